@@ -115,7 +115,7 @@ func (s Set) Compatible(incoming Set, allowUndefined func(key string) bool) erro
 	err := &IncompatibleError{Key: bad, Want: incoming[bad], Have: have, Undefined: !defined}
 	if !defined {
 		err.Have = Any(bad)
-		err.Hint = s.similar(bad)
+		err.defined = s
 	}
 	return err
 }
@@ -127,9 +127,17 @@ type IncompatibleError struct {
 	Want, Have Requirement
 	// Undefined is true if there is no requirement on Key; Have is then [Any].
 	Undefined bool
-	// Hint is a key that may have been meant by an undefined one; empty if none is
-	// similar.
-	Hint string
+
+	defined Set
+}
+
+// Hint is a defined or well-known key that may have been meant by an undefined one;
+// empty if none is similar.
+func (e *IncompatibleError) Hint() string {
+	if !e.Undefined {
+		return ""
+	}
+	return e.defined.similar(e.Key)
 }
 
 func (e *IncompatibleError) Error() string {
@@ -137,8 +145,8 @@ func (e *IncompatibleError) Error() string {
 		return fmt.Sprintf("label %q: want %s, have %s", e.Key, e.Want.Constraint(), e.Have.Constraint())
 	}
 	s := fmt.Sprintf("label %q: want %s, but it is not defined", e.Key, e.Want.Constraint())
-	if e.Hint != "" {
-		s += fmt.Sprintf(" (typo of %q?)", e.Hint)
+	if hint := e.Hint(); hint != "" {
+		s += fmt.Sprintf(" (typo of %q?)", hint)
 	}
 	return s
 }
@@ -162,11 +170,14 @@ func WellKnown(key string) bool { return slices.Contains(wellKnown, NormalizeKey
 // similar is the defined or well-known key most likely meant by key, or "".
 func (s Set) similar(key string) string {
 	best, bestScore := "", 0
+	if len(key) < 4 { // everything is similar to a letter or two
+		return ""
+	}
 	name := func(k string) string { return k[strings.LastIndexByte(k, '/')+1:] }
 	for _, cand := range append(s.Keys(), wellKnown...) {
 		score := 0
 		switch limit := max(len(key)/8, 1); {
-		case cand == key:
+		case cand == key || len(cand) < 4:
 		case strings.EqualFold(cand, key):
 			score = 100
 		case distance(cand, key, limit) <= limit:
