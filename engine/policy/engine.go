@@ -1,0 +1,396 @@
+package policy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Policy is one policy in force.
+type Policy struct {
+	// Name is unique.
+	Name string
+	Hook Hook
+	// Order of the chain; policies of equal order run by name.
+	Order int
+	// Mode defaults to Enforce.
+	Mode Mode
+	// Failure defaults to that of the hook.
+	Failure FailurePolicy
+	// Revision is the digest of everything the policy's answers depend on besides the
+	// input: source, data, parameters.
+	Revision string
+	// Evaluator answers.
+	Evaluator Evaluator
+	// Parameters are shown to the policy as input.parameters.
+	Parameters map[string]any
+	// Documents say how old the policy's documents are.
+	Documents map[string]Document
+	// Limits default to those of the hook; of them the engine applies Deadline.
+	Limits Limits
+	// Applies says for which NodePools the policy is asked; nil means all.
+	Applies func(*NodePool) bool
+	// Reasons for which a disrupt policy is asked; empty means all.
+	Reasons []string
+}
+
+// Options tune an [Engine]. The zero value is ready to use.
+type Options struct {
+	// Records is the number of decision records kept. Defaults to 1024; negative keeps
+	// none.
+	Records int
+	// CacheEntries bounds the score caches. Defaults to 512.
+	CacheEntries int
+	// Concurrent bounds evaluations at the same time. Defaults to GOMAXPROCS.
+	Concurrent int
+	// OnDecision is called after each decision with its record and input, which it must
+	// not change. It may be called from several goroutines. Defaults to none.
+	OnDecision func(Record, any)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Records == 0 {
+		o.Records = 1024
+	}
+	if o.CacheEntries <= 0 {
+		o.CacheEntries = 512
+	}
+	if o.Concurrent <= 0 {
+		o.Concurrent = runtime.GOMAXPROCS(0)
+	}
+	return o
+}
+
+// Engine asks the policies in force. All methods may be called at the same time: a
+// decision keeps the policies it began with.
+type Engine struct {
+	opts    Options
+	set     atomic.Pointer[set]
+	swaps   atomic.Int64
+	slots   chan struct{}
+	ring    ring
+	answers *lru[ScoreAnswer]
+	scores  *lru[*Scores]
+
+	mu       sync.Mutex
+	lastGood map[string]goodAnswer
+	breakers map[string]*breaker
+}
+
+// set is an immutable state of all policies.
+type set struct {
+	byHook     map[Hook][]*entry
+	generation int64
+	// question and rows are what the score policies read together.
+	question, rows *Tree
+}
+
+type entry struct {
+	Policy
+	tree, rows *Tree
+}
+
+type goodAnswer struct {
+	answer ScoreAnswer
+	unix   int64
+}
+
+// NewEngine returns an engine without policies.
+func NewEngine(opts Options) *Engine {
+	opts = opts.withDefaults()
+	e := &Engine{
+		opts:     opts,
+		slots:    make(chan struct{}, opts.Concurrent),
+		answers:  newLRU[ScoreAnswer](opts.CacheEntries),
+		scores:   newLRU[*Scores](opts.CacheEntries),
+		lastGood: map[string]goodAnswer{},
+		breakers: map[string]*breaker{},
+	}
+	e.ring.size = max(opts.Records, 0)
+	e.set.Store(&set{byHook: map[Hook][]*entry{}, question: &Tree{}})
+	return e
+}
+
+// Swap puts policies in force in place of the present ones, all at once. Disabled ones
+// are left out. It returns an error, and changes nothing, if two have one name, or one
+// has no evaluator or an unknown hook.
+func (e *Engine) Swap(policies []Policy) error {
+	next := &set{byHook: map[Hook][]*entry{}, generation: e.swaps.Add(1)}
+	seen := map[string]bool{}
+	// The rows' names and prices belong to every result.
+	reads := Reads{"candidates.*.offering.listPrice", "candidates.*.offering.zone", "candidates.*.offering.capacityType", "candidates.*.instanceType.name"}
+	all := false
+	var errs []error
+	for _, p := range policies {
+		if seen[p.Name] {
+			errs = append(errs, fmt.Errorf("policy %q: the name is used twice", p.Name))
+		}
+		seen[p.Name] = true
+		if !slices.Contains(Hooks(), p.Hook) {
+			errs = append(errs, fmt.Errorf("policy %q: hook %q is unknown", p.Name, p.Hook))
+		}
+		if p.Mode == Disabled {
+			continue
+		}
+		if p.Evaluator == nil {
+			errs = append(errs, fmt.Errorf("policy %q: no evaluator", p.Name))
+			continue
+		}
+		p.Mode = cmp.Or(p.Mode, Enforce)
+		p.Limits = p.Limits.WithDefaults(p.Hook)
+		if p.Parameters == nil {
+			p.Parameters = map[string]any{}
+		}
+		r := p.Evaluator.Reads()
+		en := &entry{Policy: p, tree: r.Tree()}
+		en.rows = en.tree.rowTree()
+		if p.Hook == Score {
+			all = all || r == nil
+			reads = append(reads, r...)
+		}
+		next.byHook[p.Hook] = append(next.byHook[p.Hook], en)
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, list := range next.byHook {
+		slices.SortFunc(list, func(a, b *entry) int {
+			return cmp.Or(cmp.Compare(a.Order, b.Order), strings.Compare(a.Name, b.Name))
+		})
+	}
+	if all {
+		reads = nil
+	}
+	next.question = reads.Tree()
+	next.rows = next.question.rowTree()
+	// A later Swap may have stored first; the later one wins.
+	for {
+		old := e.set.Load()
+		if old.generation > next.generation {
+			return nil
+		}
+		if e.set.CompareAndSwap(old, next) {
+			break
+		}
+	}
+	e.forget(next)
+	return nil
+}
+
+// forget drops what is known of revisions that are not in force any more.
+func (e *Engine) forget(s *set) {
+	live := map[string]bool{}
+	for _, list := range s.byHook {
+		for _, en := range list {
+			live[en.Name+"@"+en.Revision] = true
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	maps.DeleteFunc(e.breakers, func(k string, _ *breaker) bool { return !live[k] })
+	maps.DeleteFunc(e.lastGood, func(k string, _ goodAnswer) bool {
+		id, _, _ := strings.Cut(k, "\x00")
+		return !live[id]
+	})
+}
+
+// Policies lists the names of the policies in force for a hook, in order.
+func (e *Engine) Policies(h Hook) []string {
+	var out []string
+	for _, en := range e.set.Load().byHook[h] {
+		out = append(out, en.Name)
+	}
+	return out
+}
+
+// Records returns the latest decision records, oldest first.
+func (e *Engine) Records() []Record { return e.ring.list() }
+
+func (e *Engine) record(r Record, in any) {
+	e.ring.add(r)
+	if e.opts.OnDecision != nil {
+		e.opts.OnDecision(r, in)
+	}
+}
+
+// meta is what policy en sees of m.
+func (en *entry) meta(m Meta, h Hook) Meta {
+	m.APIVersion, m.Hook = APIVersion, h
+	m.Mode = en.Mode
+	m.Bundle = Bundle{Name: en.Name, Revision: en.Revision}
+	m.DeadlineMs = en.Limits.Deadline.Milliseconds()
+	m.Parameters = en.Parameters
+	if en.Documents != nil {
+		m.Documents = en.Documents
+	}
+	return m
+}
+
+// run calls eval under the deadline of en, unless its breaker is open.
+func (e *Engine) run(ctx context.Context, en *entry, now int64, eval func(context.Context) (Stats, error)) (Stats, error) {
+	b := e.breaker(en)
+	if err := b.allow(now); err != nil {
+		return Stats{}, err
+	}
+	select {
+	case e.slots <- struct{}{}:
+	case <-ctx.Done():
+		b.release()
+		return Stats{}, ctx.Err()
+	}
+	defer func() { <-e.slots }()
+	ectx, cancel := context.WithTimeout(ctx, en.Limits.Deadline)
+	defer cancel()
+	begin := time.Now()
+	st, err := guarded(func() (Stats, error) { return eval(ectx) })
+	st.Duration = time.Since(begin)
+	if err != nil && ctx.Err() != nil {
+		b.release()
+		return st, ctx.Err()
+	}
+	var pe *Error
+	if err != nil {
+		if !errors.As(err, &pe) {
+			pe = &Error{Class: ClassTrap, Msg: err.Error(), Err: err}
+		} else {
+			c := *pe
+			pe = &c
+		}
+		pe.Policy = en.Name
+	}
+	b.done(pe, now)
+	if pe != nil {
+		return st, pe
+	}
+	return st, nil
+}
+
+// guarded turns a panic of an evaluator into an error: a guest must not end the process.
+func guarded(f func() (Stats, error)) (st Stats, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &Error{Class: ClassTrap, Msg: fmt.Sprintf("evaluation panicked: %v", r)}
+		}
+	}()
+	return f()
+}
+
+// Delays of a breaker in seconds.
+const (
+	breakerFailures = 3
+	breakerFirst    = 10
+	breakerLast     = 300
+)
+
+// breaker stops asking a policy that failed three times in a row, and tries it again
+// after 10 s, then after twice as long each time, up to 5 min of snapshot time.
+type breaker struct {
+	mu      sync.Mutex
+	fails   int
+	last    *Error
+	until   int64
+	delay   int64
+	probing bool
+}
+
+func (e *Engine) breaker(en *entry) *breaker {
+	k := en.Name + "@" + en.Revision
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	b := e.breakers[k]
+	if b == nil {
+		b = &breaker{}
+		e.breakers[k] = b
+	}
+	return b
+}
+
+func (b *breaker) allow(now int64) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fails < breakerFailures {
+		return nil
+	}
+	if now < b.until || b.probing {
+		err := *b.last
+		err.Msg = fmt.Sprintf("not asked after %d failures in a row; the last was: %s", b.fails, b.last.Msg)
+		return &err
+	}
+	b.probing = true
+	return nil
+}
+
+func (b *breaker) release() {
+	b.mu.Lock()
+	b.probing = false
+	b.mu.Unlock()
+}
+
+func (b *breaker) done(err *Error, now int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = false
+	if err == nil {
+		b.fails, b.delay, b.last = 0, 0, nil
+		return
+	}
+	b.fails++
+	b.last = err
+	if b.fails >= breakerFailures {
+		b.delay = min(max(2*b.delay, breakerFirst), breakerLast)
+		b.until = now + b.delay
+	}
+}
+
+// lru is a bounded cache.
+type lru[V any] struct {
+	mu   sync.Mutex
+	max  int
+	tick int64
+	m    map[string]*lruEntry[V]
+}
+
+type lruEntry[V any] struct {
+	v    V
+	used int64
+}
+
+func newLRU[V any](n int) *lru[V] { return &lru[V]{max: n, m: map[string]*lruEntry[V]{}} }
+
+func (c *lru[V]) get(k string) (V, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	en, ok := c.m[k]
+	if !ok {
+		var zero V
+		return zero, false
+	}
+	c.tick++
+	en.used = c.tick
+	return en.v, true
+}
+
+func (c *lru[V]) put(k string, v V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tick++
+	c.m[k] = &lruEntry[V]{v, c.tick}
+	if len(c.m) <= c.max {
+		return
+	}
+	oldest, at := "", c.tick+1
+	for k, en := range c.m {
+		if en.used < at {
+			oldest, at = k, en.used
+		}
+	}
+	delete(c.m, oldest)
+}
