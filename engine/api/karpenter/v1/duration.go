@@ -12,15 +12,16 @@ const Never = "Never"
 // NillableDuration is a duration or [Never]. It keeps the text it was read from, so
 // that an object is written back as its author wrote it ("60m" stays "60m").
 //
-// The zero value is Never.
+// The zero value is an absent duration. It means Never, but [NodePool.SetDefaults] and
+// [NodeClaim.SetDefaults] may replace it, as the API server does.
 //
 // +kubebuilder:validation:Type=string
 // +kubebuilder:validation:Pattern=`^(([0-9]+(s|m|h))+|Never)$`
 type NillableDuration struct {
 	// Duration is nil for Never.
 	Duration *time.Duration `json:"-"`
-	// Text is how Duration was written, or empty. It is ignored where it does not mean
-	// Duration, so code may set Duration alone.
+	// Text is how Duration was written, "Never" included, or empty. It is ignored where it
+	// does not mean Duration, so code may set Duration alone.
 	Text string `json:"-"`
 }
 
@@ -30,7 +31,7 @@ func DurationOf(d time.Duration) NillableDuration { return NillableDuration{Dura
 // ParseNillableDuration reads a Go duration such as "720h", or "Never".
 func ParseNillableDuration(text string) (NillableDuration, error) {
 	if text == Never {
-		return NillableDuration{}, nil
+		return NillableDuration{Text: Never}, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -38,6 +39,9 @@ func ParseNillableDuration(text string) (NillableDuration, error) {
 	}
 	return NillableDuration{Duration: &d, Text: text}, nil
 }
+
+// IsZero reports whether the duration is absent.
+func (d NillableDuration) IsZero() bool { return d.Duration == nil && d.Text == "" }
 
 // IsNever reports whether there is no duration.
 func (d NillableDuration) IsNever() bool { return d.Duration == nil }

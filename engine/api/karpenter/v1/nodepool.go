@@ -96,14 +96,14 @@ type Disruption struct {
 	ConsolidationPolicy ConsolidationPolicy `json:"consolidationPolicy,omitempty"`
 
 	// Budgets bound how many nodes are disrupted at the same time. The most restrictive
-	// budget that is active counts. Unset is one budget of 10 %.
+	// budget that is active counts. Unset is one budget of 10 %, an empty list is no bound.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:default:={{"nodes": "10%"}}
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:XValidation:message="'schedule' must be set with 'duration'",rule="self.all(x, has(x.schedule) == has(x.duration))"
-	Budgets []Budget `json:"budgets,omitempty"`
+	Budgets []Budget `json:"budgets,omitzero"`
 }
 
 // ConsolidationPolicy says which nodes consolidation may touch.

@@ -110,8 +110,8 @@ type NodeOverlaySpec struct {
 	// +kubebuilder:validation:XValidation:message="cpu, memory, ephemeral-storage and pods cannot be changed",rule="self.all(x, !(x in ['cpu', 'memory', 'ephemeral-storage', 'pods']))"
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// Weight decides between overlays that match the same offering: the highest wins,
-	// and between equal ones the first name. Unset counts as 0.
+	// Weight decides between overlays that match the same offering: the highest wins, and
+	// between equal ones the name that sorts last. Unset counts as 0.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum:=1
