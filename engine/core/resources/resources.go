@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,18 +20,37 @@ import (
 // comment). A missing name is zero. The nil List is empty and may be read.
 type List map[corev1.ResourceName]int64
 
-// MaxAmount is the largest amount a List holds. Larger quantities saturate, so
-// that sums of a cluster's pods cannot overflow.
-const MaxAmount = math.MaxInt64 / (1 << 20)
+// MaxAmount is the largest amount a List holds, 2⁵⁰: a PiB, or a trillion cores. Larger
+// quantities saturate, so that the sums over thousands of absurd pods cannot overflow.
+const MaxAmount = 1 << 50
 
 // Amount is q in the canonical unit of name, rounded up and clamped to
 // ±[MaxAmount].
 func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
-	v := q.Value()
-	if name == corev1.ResourceCPU && v < MaxAmount/1000 && v > -MaxAmount/1000 {
-		v = q.MilliValue()
+	unit := int64(1)
+	if name == corev1.ResourceCPU {
+		unit = 1000
 	}
-	return min(max(v, -MaxAmount), MaxAmount)
+	if v, ok := q.AsInt64(); ok {
+		if v > MaxAmount/unit {
+			return MaxAmount
+		}
+		if v < -MaxAmount/unit {
+			return -MaxAmount
+		}
+		return v * unit
+	}
+	// Beyond 64 bits a Quantity's own conversions wrap around.
+	if q.CmpInt64(MaxAmount/unit) >= 0 {
+		return MaxAmount
+	}
+	if q.CmpInt64(-MaxAmount/unit) <= 0 {
+		return -MaxAmount
+	}
+	if unit == 1000 {
+		return q.MilliValue()
+	}
+	return q.Value()
 }
 
 // Quantity is the inverse of [Amount].
