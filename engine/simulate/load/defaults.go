@@ -7,7 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dovetail-sh/dovetail/engine/core/resources"
 )
 
 func uid(r ref) types.UID { return types.UID(r.kind + "/" + r.namespace + "/" + r.name) }
@@ -19,16 +22,15 @@ var systemPriorities = map[string]int32{
 }
 
 // defaults fills in what the API server's defaults and its standard admission plugins
-// give a pod where a scheduler looks: requests from limits, host ports, protocols,
-// priority, runtime class, tolerations of unready nodes.
+// give a pod where a scheduler looks: requests from limits and LimitRanges, host ports,
+// protocols, priority, runtime class, tolerations of unready nodes.
 func (l *loader) defaults(spec *corev1.PodSpec, namespace string, owner ref) {
-	for i := range spec.InitContainers {
-		containerDefaults(&spec.InitContainers[i], spec.HostNetwork)
+	*spec = resources.ApplyLimitRange(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}, Spec: *spec}, l.r.Objects.LimitRanges).Spec
+	for _, list := range [...][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			portDefaults(list[i].Ports, spec.HostNetwork)
+		}
 	}
-	for i := range spec.Containers {
-		containerDefaults(&spec.Containers[i], spec.HostNetwork)
-	}
-	podResourceDefaults(spec)
 	l.priorityDefaults(spec, owner)
 	l.runtimeDefaults(spec, owner)
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -36,45 +38,15 @@ func (l *loader) defaults(spec *corev1.PodSpec, namespace string, owner ref) {
 	}
 }
 
-func containerDefaults(c *corev1.Container, hostNetwork bool) {
-	c.Resources.Requests = requestsFromLimits(c.Resources.Requests, c.Resources.Limits)
-	for i := range c.Ports {
-		p := &c.Ports[i]
+func portDefaults(ports []corev1.ContainerPort, hostNetwork bool) {
+	for i := range ports {
+		p := &ports[i]
 		if p.Protocol == "" {
 			p.Protocol = corev1.ProtocolTCP
 		}
 		if hostNetwork && p.HostPort == 0 {
 			p.HostPort = p.ContainerPort
 		}
-	}
-}
-
-func requestsFromLimits(requests, limits corev1.ResourceList) corev1.ResourceList {
-	if len(limits) == 0 {
-		return requests
-	}
-	out := maps.Clone(limits)
-	maps.Copy(out, requests)
-	return out
-}
-
-// podResourceDefaults sets pod-level requests that only pod-level limits imply: the sum
-// of the containers' requests if they have any of the resource, the limit otherwise.
-func podResourceDefaults(spec *corev1.PodSpec) {
-	if spec.Resources == nil {
-		return
-	}
-	for name, limit := range spec.Resources.Limits {
-		if _, ok := spec.Resources.Requests[name]; ok {
-			continue
-		}
-		if slices.ContainsFunc(spec.Containers, func(c corev1.Container) bool { _, ok := c.Resources.Requests[name]; return ok }) {
-			continue
-		}
-		if spec.Resources.Requests == nil {
-			spec.Resources.Requests = corev1.ResourceList{}
-		}
-		spec.Resources.Requests[name] = limit
 	}
 }
 
@@ -140,30 +112,7 @@ func tolerate(spec *corev1.PodSpec, t corev1.Toleration) {
 	if !slices.ContainsFunc(spec.Tolerations, func(have corev1.Toleration) bool {
 		return (have.Key == t.Key || have.Key == "") && (have.Effect == t.Effect || have.Effect == "")
 	}) {
-		// The list may be shared with the template of other pods.
-		spec.Tolerations = append(slices.Clip(spec.Tolerations), t)
-	}
-}
-
-// daemonTolerations are those the DaemonSet controller adds.
-func daemonTolerations(spec *corev1.PodSpec) {
-	add := func(key string, effect corev1.TaintEffect) {
-		for i := range spec.Tolerations {
-			if t := &spec.Tolerations[i]; t.Key == key && t.Effect == effect {
-				t.TolerationSeconds = nil
-				return
-			}
-		}
-		tolerate(spec, corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: effect})
-	}
-	add(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)
-	add(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute)
-	add(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodeMemoryPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodePIDPressure, corev1.TaintEffectNoSchedule)
-	add(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule)
-	if spec.HostNetwork {
-		add(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)
+		spec.Tolerations = append(spec.Tolerations, t)
 	}
 }
 

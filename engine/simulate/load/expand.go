@@ -119,7 +119,7 @@ type template struct {
 }
 
 func (e *expander) template(t corev1.PodTemplateSpec, owner []metav1.OwnerReference, via ref, extra map[string]string) *template {
-	spec := *t.Spec.DeepCopy()
+	spec := t.Spec
 	e.defaults(&spec, via.namespace, via)
 	lbls := maps.Clone(t.Labels)
 	if lbls == nil {

@@ -215,7 +215,10 @@ func TestRead_defaults(t *testing.T) {
 			func(p *corev1.Pod) any { return p.Spec.Resources.Requests.Cpu().String() }, "3"},
 		"pod-level limits yield to the containers' requests": {
 			pod("{resources: {limits: {cpu: 3}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}"),
-			func(p *corev1.Pod) any { return len(p.Spec.Resources.Requests) }, 0},
+			func(p *corev1.Pod) any { return p.Spec.Resources.Requests.Cpu().String() }, "1"},
+		"a LimitRange gives requests": {
+			pod("{containers: [{name: a}]}") + "\n---\napiVersion: v1\nkind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, defaultRequest: {cpu: 200m}}]}",
+			func(p *corev1.Pod) any { return p.Spec.Containers[0].Resources.Requests.Cpu().String() }, "200m"},
 		"a host-network pod takes its container ports on the host": {
 			pod("{hostNetwork: true, containers: [{name: a, ports: [{containerPort: 80}]}]}"),
 			func(p *corev1.Pod) any { return p.Spec.Containers[0].Ports[0] },

@@ -166,15 +166,16 @@ func (l *loader) settle() {
 		}
 	}
 	for _, p := range o.Pods {
-		via := ref{"Pod", p.Namespace, p.Name}
-		l.defaults(&p.Spec, p.Namespace, via)
-		if p.UID == "" {
-			p.UID = uid(via)
+		// A pod with a UID comes out of an API server, which has given it its defaults.
+		if me := (ref{"Pod", p.Namespace, p.Name}); p.UID == "" {
+			p.UID = uid(me)
+			l.defaults(&p.Spec, p.Namespace, me)
+		} else if p.Spec.Priority == nil {
+			l.priorityDefaults(&p.Spec, me)
 		}
 	}
 	for _, ds := range o.DaemonSets {
 		l.defaults(&ds.Spec.Template.Spec, ds.Namespace, ref{"DaemonSet", ds.Namespace, ds.Name})
-		daemonTolerations(&ds.Spec.Template.Spec)
 	}
 	l.expand()
 	l.claims()
