@@ -278,7 +278,7 @@ func (b *builder) addDaemons() {
 				pod.Spec.Affinity.NodeAffinity = affinity.NodeAffinity
 			}
 		} else {
-			pod = resources.ApplyLimitRanges(pod, b.objs.LimitRanges)
+			pod = resources.ApplyLimitRange(pod, b.objs.LimitRanges)
 		}
 		pod.Spec.Volumes, pod.Spec.TopologySpreadConstraints = nil, nil
 		if pod.Spec.Affinity != nil { // DaemonSets are placed by node, not by other pods

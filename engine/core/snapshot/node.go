@@ -149,7 +149,7 @@ func (b *builder) fillFromClaim(node *Node, claim *karpv1.NodeClaim) {
 // attachLimits are those of the node's instance type, until its drivers publish theirs.
 func (b *builder) attachLimits(node *Node) map[string]int64 {
 	if p := b.pools[node.Pool]; p != nil && p.Catalog != nil {
-		if it := p.Catalog.ByName(node.Labels[corev1.LabelInstanceTypeStable]); it != nil {
+		if it, ok := p.Catalog.ByName(node.Labels[corev1.LabelInstanceTypeStable]); ok {
 			return it.AttachLimits
 		}
 	}
