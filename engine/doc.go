@@ -1,0 +1,27 @@
+// Package engine is the root of Dovetail's packages. It holds no code, only this map
+// and the test of the import rules.
+//
+// # How a decision is made
+//
+//	watches or files -> Snapshot -> core -> Plan -> gates -> apply
+//
+// A snapshot.Snapshot is all that a decision depends on: nodes, pods, NodePools, the
+// catalogue of instance types, and the time. schedule.Solve turns it into a
+// schedule.Plan, which is data as well, and something else applies the Plan. So a
+// live cluster, a folder of manifests and a test share every decision.
+//
+// # Packages
+//
+//	api       the Kubernetes kinds, and their CustomResourceDefinitions
+//	core      the decisions: resources < requirements < catalog < snapshot < schedule
+//	policy    hooks for rules of the user's own, in Rego and WebAssembly
+//	simulate  plans without a cluster
+//
+// # Import rules
+//
+// Imports point inwards: command, then simulate and controllers, then policy and cloud,
+// then core, then api. The core imports no client of anything and reads no clock: a Plan
+// depends on its arguments only. Only the command names a concrete cloud or policy
+// runtime.
+// TestImports has the rules in full, and holds every package to them.
+package engine
