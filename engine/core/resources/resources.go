@@ -27,9 +27,9 @@ const MaxAmount = 1 << 50
 // Amount is q in the canonical unit of name, rounded up and clamped to
 // ±[MaxAmount].
 func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
-	unit := int64(1)
+	unit, scale := int64(1), resource.Scale(0)
 	if name == corev1.ResourceCPU {
-		unit = 1000
+		unit, scale = 1000, resource.Milli
 	}
 	if v, ok := q.AsInt64(); ok {
 		if v > MaxAmount/unit {
@@ -40,17 +40,32 @@ func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
 		}
 		return v * unit
 	}
-	// Beyond 64 bits a Quantity's own conversions wrap around.
+	// Beyond 64 bits a Quantity's own conversions wrap around, and with an exponent of
+	// millions they take minutes, so what is far outside is told by its size.
+	switch f := q.AsApproximateFloat64(); {
+	case f >= 2*MaxAmount:
+		return MaxAmount
+	case f <= -2*MaxAmount:
+		return -MaxAmount
+	case f > -1e-30 && f < 1e-30:
+		return int64(max(q.Sign(), 0))
+	}
 	if q.CmpInt64(MaxAmount/unit) >= 0 {
 		return MaxAmount
 	}
 	if q.CmpInt64(-MaxAmount/unit) <= 0 {
 		return -MaxAmount
 	}
-	if unit == 1000 {
-		return q.MilliValue()
+	if q.Sign() < 0 { // a Quantity rounds -0.5 to 1
+		q = q.DeepCopy()
+		q.Neg()
+		v := q.ScaledValue(scale)
+		if q.Cmp(*resource.NewScaledQuantity(v, scale)) != 0 {
+			v--
+		}
+		return -v
 	}
-	return q.Value()
+	return q.ScaledValue(scale)
 }
 
 // Quantity is the inverse of [Amount].
