@@ -1,0 +1,98 @@
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Modules under test that import Karpenter need a newer Go than the product does.
+NEWER_GO := go1.27.3
+NEWER_MODULES := test/crds test/peers
+OTHER_MODULES := test/oracle test/tools/controllergen
+MODULES := $(wildcard $(addsuffix /go.mod,$(OTHER_MODULES) $(NEWER_MODULES)))
+# $(call toolchain,DIR) is what selects the Go of a nested module.
+toolchain = $(if $(filter $(1),$(NEWER_MODULES)),GOTOOLCHAIN=$(NEWER_GO))
+
+WORK ?= diverse
+N ?=
+TRACE ?=
+BENCH ?= .
+FUZZTIME ?= 30s
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: ## plan the nodes of examples/quickstart and print them
+	@go run ./cmd/dovetail simulate examples/quickstart
+
+.PHONY: test
+test: test-unit test-modules ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers
+
+.PHONY: test-unit
+test-unit: ## run the unit tests and fuzz seeds of the product
+	@echo "== unit tests and fuzz seeds"
+	@go test ./...
+
+.PHONY: test-modules
+test-modules: ## run the tests against Kubernetes' and Karpenter's own code
+	@$(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...);)
+
+.PHONY: verify
+verify: generated fmt-check vet imports lint ## check generated files, format, vet, import rules and lint
+
+.PHONY: generate
+generate: ## make generated files anew: deep copies, CRDs, schemas
+	@test/tools/generate
+
+.PHONY: crds
+crds: generate ## same as generate, and list the CRDs
+	@ls engine/api/crds/*.yaml
+
+.PHONY: generated
+generated: ## fail if a generated file is out of date
+	@test/tools/generated
+
+.PHONY: fmt
+fmt: ## format the Go files
+	@git ls-files --cached --others --exclude-standard '*.go' | xargs gofmt -w
+
+.PHONY: fmt-check
+fmt-check: ## fail if a Go file is not formatted
+	@echo "== gofmt"
+	@unformatted=$$(git ls-files --cached --others --exclude-standard '*.go' | xargs gofmt -l); \
+	if [[ -n $$unformatted ]]; then echo "not formatted, see make fmt:"; echo "$$unformatted"; exit 1; fi
+
+.PHONY: vet
+vet: ## run go vet on every module
+	@echo "== go vet"
+	@go vet ./...
+	@$(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== go vet $(m)"; (cd $(m) && $(call toolchain,$(m)) go vet ./...);)
+
+.PHONY: imports
+imports: ## check the import rules of engine/imports_test.go
+	@echo "== import rules"
+	@go test -run 'TestImport' ./engine
+
+.PHONY: lint
+lint: ## run golangci-lint, built on first use
+	@echo "== golangci-lint"
+	@test/tools/lint/run run ./...
+
+.PHONY: build
+build: ## build bin/dovetail
+	@go build -trimpath -o bin/dovetail ./cmd/dovetail
+
+.PHONY: bench
+bench: ## run the Go benchmarks, BENCH=regexp selects
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem ./engine/...
+
+.PHONY: bench-peers
+bench-peers: ## compare with Karpenter: WORK=diverse|uniform|openb|catalogue|growth [N=pods] [TRACE=file]
+	@cd test/peers && GOTOOLCHAIN=$(NEWER_GO) go run . -work $(WORK) $(if $(N),-n $(N)) $(if $(TRACE),-trace $(abspath $(TRACE)))
+
+.PHONY: oracle
+oracle: ## let kube-scheduler judge the plans of N generated problems
+	@cd test/oracle && go run . $(if $(N),-n $(N))
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME=30s each
+	@test/tools/fuzz $(FUZZTIME)
