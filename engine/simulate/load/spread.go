@@ -3,7 +3,6 @@ package load
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -33,28 +32,11 @@ type spreadConstraint struct {
 // one YAML or JSON document with podTopologySpread.defaultConstraints. Unlike
 // manifests it is read strictly: anything unknown or invalid fails it.
 func SchedulerConfig(in Input) ([]corev1.TopologySpreadConstraint, error) {
-	var docs []document
-	var errs []error
-	documents(in.Name, in.Data, func(d document, p *Problem) bool {
-		if p != nil {
-			errs = append(errs, errors.New(p.String()))
-		} else {
-			docs = append(docs, d)
-		}
-		return len(errs)+len(docs) < 10
-	})
-	if len(docs) > 1 {
-		errs = append(errs, fmt.Errorf("scheduler config %s: holds more than one document", in.Name))
-	}
-	if len(errs) > 0 || len(docs) == 0 {
-		return nil, errors.Join(errs...)
-	}
-	d := &decoder{file: in.Name, offset: docs[0].offset, strict: true}
 	var cfg schedulerConfig
-	d.decode(docs[0].node, reflect.ValueOf(&cfg).Elem(), nil, 0)
-	for _, p := range d.problems {
-		errs = append(errs, errors.New(p.String()))
+	if err := Strict(in, &cfg); err != nil {
+		return nil, err
 	}
+	var errs []error
 	out := make([]corev1.TopologySpreadConstraint, 0, len(cfg.PodTopologySpread.DefaultConstraints))
 	for i, c := range cfg.PodTopologySpread.DefaultConstraints {
 		if err := validSpread(c); err != nil {

@@ -1,0 +1,102 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/simulate/load"
+)
+
+// Options tune [Run]. The zero value has no catalogue, so it can use existing nodes
+// only.
+type Options struct {
+	// Now is the snapshot's clock.
+	Now time.Time
+	// Catalog is what NodePools may buy.
+	Catalog *catalog.Catalog
+	// DefaultSpread are kube-scheduler's default spread constraints.
+	DefaultSpread []corev1.TopologySpreadConstraint
+	// Solve tunes the plan.
+	Solve schedule.Options
+	// Progress is told what begins, if it is not nil.
+	Progress func(stage string)
+}
+
+// Outcome is a simulation's result.
+type Outcome struct {
+	Snapshot *snapshot.Snapshot
+	Plan     schedule.Plan
+	Report   Report
+}
+
+// Run plans the input once. Without a NodePool in it, [DefaultNodePool] is used and a
+// note says so. in is not changed. The error is that of [schedule.Solve].
+func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
+	progress := opts.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	objs, problems := in.Objects, slices.Clone(in.Problems)
+	if len(objs.NodePools) == 0 {
+		objs.NodePools = []*karpv1.NodePool{DefaultNodePool(opts.Catalog)}
+		problems = append(problems, load.Problem{Severity: load.Note, Kind: "NodePool", Name: defaultPoolName,
+			Message: "the input has no NodePool; this one is assumed: " + describePool(objs.NodePools[0])})
+	}
+	progress("reading the cluster")
+	snap, left := snapshot.Build(objs, snapshot.Options{
+		Now: opts.Now, Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, AssumeReady: true,
+	})
+	for _, p := range left {
+		problems = append(problems, in.Locate(p))
+	}
+	progress(fmt.Sprintf("planning %s on %s and %s", plural(len(snap.Pending), "pod"), plural(len(snap.Nodes), "existing node"), plural(len(snap.Pools), "NodePool")))
+	plan, err := schedule.Solve(ctx, snap, opts.Solve)
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, Labels{Workload: in.Workload, Problems: problems})}, nil
+}
+
+const defaultPoolName = "default"
+
+// DefaultNodePool is the NodePool used when the input has none: on-demand, linux and
+// amd64; and where cat knows categories and generations, categories c, m and r of a
+// generation above 2, as in Karpenter's own documentation.
+func DefaultNodePool(cat *catalog.Catalog) *karpv1.NodePool {
+	const category, generation = "karpenter.k8s.aws/instance-category", "karpenter.k8s.aws/instance-generation"
+	reqs := []karpv1.Requirement{
+		{Key: corev1.LabelOSStable, Operator: corev1.NodeSelectorOpIn, Values: []string{string(corev1.Linux)}},
+		{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"amd64"}},
+		{Key: karpv1.CapacityTypeLabelKey, Operator: corev1.NodeSelectorOpIn, Values: []string{karpv1.CapacityTypeOnDemand}},
+	}
+	if cat != nil && slices.ContainsFunc(cat.Types(), func(t catalog.InstanceType) bool { _, ok := t.Requirements[category]; return ok }) {
+		reqs = append(reqs,
+			karpv1.Requirement{Key: category, Operator: corev1.NodeSelectorOpIn, Values: []string{"c", "m", "r"}},
+			karpv1.Requirement{Key: generation, Operator: corev1.NodeSelectorOpGt, Values: []string{"2"}})
+	}
+	np := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: defaultPoolName}}
+	np.Spec.Template.Spec.Requirements = reqs
+	np.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "dovetail.sh", Kind: "SimNodeClass", Name: "default"}
+	np.SetDefaults()
+	return np
+}
+
+func describePool(np *karpv1.NodePool) string {
+	s := ""
+	for i, r := range np.Spec.Template.Spec.Requirements {
+		if i > 0 {
+			s += "; "
+		}
+		s += fmt.Sprintf("%s %s %v", r.Key, r.Operator, r.Values)
+	}
+	return s
+}

@@ -1,0 +1,292 @@
+package scenario
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+	"github.com/dovetail-sh/dovetail/engine/simulate/load"
+)
+
+// File is the first document of a scenario file.
+type File struct {
+	// About says what must happen, in a sentence or a few.
+	About string `json:"about"`
+	Case  `json:",inline"`
+	// Variants repeat the case with some of its fields replaced.
+	Variants []Variant `json:"variants"`
+}
+
+// Variant is a case that differs from the file's in the fields it sets.
+type Variant struct {
+	Name string `json:"name"`
+	Case `json:",inline"`
+}
+
+// Case is one cluster state and its outcome.
+type Case struct {
+	Catalog *Catalog `json:"catalog"`
+	Options *Options `json:"options"`
+	Pools   []Pool   `json:"pools"`
+	Nodes   []Node   `json:"nodes"`
+	Pods    []Pod    `json:"pods"`
+	// Daemons are DaemonSets, one pod on every node that suits.
+	Daemons []Pod `json:"daemons"`
+	// Volumes are PersistentVolumes with a claim of the same name bound to each.
+	Volumes []Volume `json:"volumes"`
+	Expect  *Expect  `json:"expect"`
+}
+
+// Catalog changes the catalogue for a scenario.
+type Catalog struct {
+	// From is a catalogue file, relative to the scenario. Defaults to cat-1.yaml.
+	From string `json:"from"`
+	// Types leaves only these types; empty leaves all.
+	Types []string `json:"types"`
+	// Zones replaces the zones of every offering; [""] means offerings without a zone.
+	Zones []string `json:"zones"`
+	// AttachLimits are set on every type, by CSI driver.
+	AttachLimits map[string]int64 `json:"attachLimits"`
+	// Offerings change some of the offerings.
+	Offerings []OfferingChange `json:"offerings"`
+}
+
+// OfferingChange changes the offerings that match its first three fields; an empty one
+// matches all.
+type OfferingChange struct {
+	Type         string `json:"type"`
+	Zone         string `json:"zone"`
+	CapacityType string `json:"capacityType"`
+	// Price is in US dollars per hour; unset keeps it.
+	Price       *float64 `json:"price"`
+	Unavailable bool     `json:"unavailable"`
+}
+
+// Options tune the plan.
+type Options struct {
+	Preferences schedule.PreferencePolicy `json:"preferences"`
+	MinValues   schedule.MinValuesPolicy  `json:"minValues"`
+	// DefaultSpread are constraints as [load.ParseSpread] reads them.
+	DefaultSpread []string `json:"defaultSpread"`
+}
+
+// Pool is a NodePool in short.
+type Pool struct {
+	Name   string `json:"name"`
+	Weight int32  `json:"weight"`
+	// Types, Zones and CapacityTypes become requirements. CapacityTypes defaults to
+	// on-demand.
+	Types         []string             `json:"types"`
+	Zones         []string             `json:"zones"`
+	CapacityTypes []string             `json:"capacityTypes"`
+	Requirements  []karpv1.Requirement `json:"requirements"`
+	Labels        map[string]string    `json:"labels"`
+	// Taints and StartupTaints are written "key=value:Effect" or "key:Effect".
+	Taints        []string            `json:"taints"`
+	StartupTaints []string            `json:"startupTaints"`
+	Limits        corev1.ResourceList `json:"limits"`
+}
+
+// Node is an existing node in short. It is initialised.
+type Node struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	Zone string `json:"zone"`
+	// CapacityType defaults to on-demand.
+	CapacityType string `json:"capacityType"`
+	// Pool is the NodePool that made the node; empty for a node of someone else.
+	Pool   string            `json:"pool"`
+	Labels map[string]string `json:"labels"`
+	Taints []string          `json:"taints"`
+	// Allocatable replaces amounts of the type.
+	Allocatable corev1.ResourceList `json:"allocatable"`
+	// Pods are bound to the node.
+	Pods []Pod `json:"pods"`
+}
+
+// Pod is some equal pods in short.
+type Pod struct {
+	Name string `json:"name"`
+	// Count is the number of pods: name if it is 1, else name-1, name-2 and so on.
+	// Defaults to 1.
+	Count    int                 `json:"count"`
+	CPU      *resource.Quantity  `json:"cpu"`
+	Memory   *resource.Quantity  `json:"memory"`
+	GPU      int64               `json:"gpu"`
+	Requests corev1.ResourceList `json:"requests"`
+	// Labels are those beside app, which is App, or Name if that is empty.
+	App       string            `json:"app"`
+	Labels    map[string]string `json:"labels"`
+	Namespace string            `json:"namespace"`
+	Priority  *int32            `json:"priority"`
+	// Selector is spec.nodeSelector.
+	Selector map[string]string `json:"selector"`
+	// Tolerates lists taint keys to tolerate with any value and effect.
+	Tolerates []string `json:"tolerates"`
+	Spread    []Spread `json:"spread"`
+	// Apart and Near are topology keys of required anti-affinity and affinity to pods
+	// of the same app. ApartIfPossible and NearIfPossible prefer.
+	Apart           []string `json:"apart"`
+	Near            []string `json:"near"`
+	ApartIfPossible []string `json:"apartIfPossible"`
+	NearIfPossible  []string `json:"nearIfPossible"`
+	// NearApp makes Near and NearIfPossible look at that app.
+	NearApp string `json:"nearApp"`
+	// Require are required node affinity terms, any of which must hold; each maps label
+	// keys to values. Prefer are preferred terms.
+	Require []corev1.NodeSelectorTerm        `json:"require"`
+	Prefer  []corev1.PreferredSchedulingTerm `json:"prefer"`
+	// HostPorts are TCP ports of the host.
+	HostPorts []int32 `json:"hostPorts"`
+	// Claims are PersistentVolumeClaims. "%d" becomes the pod's number.
+	Claims []string `json:"claims"`
+}
+
+// Spread is a topology spread constraint over the pods of the same app.
+type Spread struct {
+	// Key is a label, or zone or hostname for the labels of that name.
+	Key string `json:"key"`
+	// Skew defaults to 1.
+	Skew       int32  `json:"skew"`
+	MinDomains *int32 `json:"minDomains"`
+	// Soft means ScheduleAnyway.
+	Soft               bool                        `json:"soft"`
+	NodeAffinityPolicy *corev1.NodeInclusionPolicy `json:"nodeAffinityPolicy"`
+	NodeTaintsPolicy   *corev1.NodeInclusionPolicy `json:"nodeTaintsPolicy"`
+	MatchLabelKeys     []string                    `json:"matchLabelKeys"`
+}
+
+// Volume is a bound volume and its claim.
+type Volume struct {
+	Name string `json:"name"`
+	// Count makes name-1, name-2 and so on. Defaults to 1, which is name.
+	Count int `json:"count"`
+	// Zone is the only zone that reaches the volume; empty means any.
+	Zone string `json:"zone"`
+	// Driver defaults to csi.example.com.
+	Driver string `json:"driver"`
+}
+
+// Expect is the outcome. Fields that are not set are not looked at.
+type Expect struct {
+	// Cost is the exact price per hour of the new nodes in US dollars, MaxCost the most.
+	Cost    *float64 `json:"cost"`
+	MaxCost *float64 `json:"maxCost"`
+	// Nodes is the number of new nodes; the maps count them.
+	Nodes         *int           `json:"nodes"`
+	Types         map[string]int `json:"types"`
+	Pools         map[string]int `json:"pools"`
+	Zones         map[string]int `json:"zones"`
+	CapacityTypes map[string]int `json:"capacityTypes"`
+	// OneOf lists alternatives of which one must hold.
+	OneOf []Expect `json:"oneOf"`
+	// Offers bounds what the new nodes' claims may be launched as.
+	Offers *Offers `json:"offers"`
+	// Placed counts the pods that go to existing nodes, by node; other existing nodes
+	// get none.
+	Placed map[string]int `json:"placed"`
+	// PodsIn counts all pods of an app, bound and placed, by zone.
+	PodsIn map[string]map[string]int `json:"podsIn"`
+	// Pending are the pods that get no node. Unset means none; other pods all get one.
+	Pending []Pending `json:"pending"`
+	// Relaxed is true if some new node has its minValues relaxed.
+	Relaxed *bool `json:"relaxed"`
+}
+
+// Offers are the only values that offerings of the new nodes may have.
+type Offers struct {
+	Types         []string `json:"types"`
+	CapacityTypes []string `json:"capacityTypes"`
+	Zones         []string `json:"zones"`
+}
+
+// Pending is an expected pod without a node.
+type Pending struct {
+	// Pod is the name of a pod, or of the short form of several.
+	Pod string `json:"pod"`
+	// Count is how many of them. Defaults to 1.
+	Count int `json:"count"`
+	// Reason is the code that must be among the reasons, if set.
+	Reason schedule.Code `json:"reason"`
+	// Says are words that the reasons' texts must contain.
+	Says []string `json:"says"`
+}
+
+// Read reads a scenario file.
+func Read(path string) (*File, []byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	head, manifests := split(data)
+	var f File
+	if err := load.Strict(load.Input{Name: path, Data: head}, &f); err != nil {
+		return nil, nil, fmt.Errorf("scenario %s: %w", path, err)
+	}
+	if f.About == "" {
+		return nil, nil, fmt.Errorf("scenario %s: about: must say what is expected", path)
+	}
+	if f.Expect == nil {
+		return nil, nil, fmt.Errorf("scenario %s: expect: must be set", path)
+	}
+	return &f, manifests, nil
+}
+
+// split separates the first document from the others, which keep their line numbers.
+func split(data []byte) (head, rest []byte) {
+	body := data
+	offset := 0
+	if bytes.HasPrefix(data, []byte("---\n")) {
+		offset = 4
+		body = data[4:]
+	}
+	i := bytes.Index(body, []byte("\n---"))
+	if i < 0 {
+		return data, nil
+	}
+	head = data[:offset+i+1]
+	return head, append(bytes.Repeat([]byte("\n"), bytes.Count(head, []byte("\n"))), data[len(head):]...)
+}
+
+// IsScenario reports whether the file at path is a scenario: the catalogues beside them
+// are not.
+func IsScenario(path string) bool {
+	base := filepath.Base(path)
+	ext := filepath.Ext(base)
+	return (ext == ".yaml" || ext == ".yml") && !bytes.HasPrefix([]byte(base), []byte("cat-"))
+}
+
+// over is base with the fields replaced that v sets.
+func over(base, v Case) Case {
+	if v.Catalog != nil {
+		base.Catalog = v.Catalog
+	}
+	if v.Options != nil {
+		base.Options = v.Options
+	}
+	if v.Pools != nil {
+		base.Pools = v.Pools
+	}
+	if v.Nodes != nil {
+		base.Nodes = v.Nodes
+	}
+	if v.Pods != nil {
+		base.Pods = v.Pods
+	}
+	if v.Daemons != nil {
+		base.Daemons = v.Daemons
+	}
+	if v.Volumes != nil {
+		base.Volumes = v.Volumes
+	}
+	if v.Expect != nil {
+		base.Expect = v.Expect
+	}
+	return base
+}
