@@ -9,6 +9,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
 
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
@@ -38,81 +41,137 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 		return 2, err
 	}
 	var total tally
-	j := judge.New(ctx)
-	for s := *seed; s < *seed+uint64(*n) && ctx.Err() == nil; s++ {
-		c := problem.Generate(s)
-		plan, v, err := solve(ctx, j, c, s)
-		if err != nil {
-			return 2, fmt.Errorf("seed %d: %w", s, err)
+	err := each(ctx, *seed, *n, func(a answer) error {
+		if a.err != nil {
+			return fmt.Errorf("seed %d: %w", a.seed, a.err)
 		}
-		total.add(&plan, &v)
+		total.add(&a)
 		if *verbose {
-			fmt.Fprintf(out, "seed=%d assigned=%d new=%d unscheduled=%d cost=%.3f bound=%.3f\n", s, len(plan.Assignments), len(plan.NewNodes), len(plan.Unscheduled), plan.Cost.Dollars(), plan.Bound.Dollars())
+			p := &a.plan
+			fmt.Fprintf(out, "seed=%d assigned=%d new=%d unscheduled=%d cost=%.3f bound=%.3f\n", a.seed, len(p.Assignments), len(p.NewNodes), len(p.Unscheduled), p.Cost.Dollars(), p.Bound.Dollars())
 		}
-		report(out, s, &v)
-		if *dump != "" && !v.OK() {
-			if err := problem.Dump(*dump, s, c); err != nil {
-				return 2, err
-			}
+		report(out, &a)
+		if *dump != "" && !a.verdict.OK() {
+			return problem.Dump(*dump, a.seed, a.problem)
 		}
+		return nil
+	})
+	if err != nil {
+		return 2, err
 	}
 	fmt.Fprintf(out, "placed=%d nodes=%d unscheduled=%d broken=%d\n", total.placed, total.nodes, total.unscheduled, total.broken)
 	fmt.Fprintf(out, "problems=%d refused=%d missed=%d\n", total.problems, total.refused, total.missed)
-	if ctx.Err() != nil {
-		return 2, ctx.Err()
-	}
 	if total.refused+total.missed+total.broken > 0 {
 		return 1, nil
 	}
 	return 0, nil
 }
 
-// solve plans a problem and judges the plan.
-func solve(ctx context.Context, j *judge.Judge, c *problem.Problem, seed uint64) (plan schedule.Plan, v judge.Verdict, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			v.Broken = append(v.Broken, judge.Finding{Plugin: "panic", Message: fmt.Sprint(p)})
-		}
-	}()
-	snap, problems := snapshot.Build(c.Objects, c.Options)
-	for _, p := range problems {
-		v.Broken = append(v.Broken, judge.Finding{Plugin: "build", Message: p.String()})
-	}
-	opts := schedule.Options{}
-	if seed%5 == 0 {
-		opts.Preferences = schedule.Ignore
-	}
-	if seed%7 == 0 {
-		opts.MinValues = schedule.BestEffort
-	}
-	if plan, err = schedule.Solve(ctx, snap, opts); err != nil {
-		return plan, v, fmt.Errorf("solve: %w", err)
-	}
-	found, err := j.Judge(c, &plan, opts.MinValues != schedule.BestEffort)
-	found.Broken = append(v.Broken, found.Broken...)
-	return plan, found, err
+// answer is one problem with its plan and what is wrong with it.
+type answer struct {
+	seed    uint64
+	problem *problem.Problem
+	plan    schedule.Plan
+	verdict judge.Verdict
+	err     error
 }
 
-// tally adds up verdicts.
+// each judges the n problems from seed on, on all CPUs, and hands the answers to use in
+// order of seed. It stops at use's first error.
+func each(ctx context.Context, seed uint64, n int, use func(answer) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	workers := runtime.GOMAXPROCS(0)
+	answers := make([]chan answer, workers)
+	for w := range workers {
+		answers[w] = make(chan answer, 64)
+		go func() {
+			defer close(answers[w])
+			j := judge.New(ctx)
+			for i := w; i < n; i += workers {
+				select {
+				case answers[w] <- solve(ctx, j, seed+uint64(i)):
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	for i := range n {
+		a, ok := <-answers[i%workers]
+		if !ok {
+			return ctx.Err()
+		}
+		if err := use(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// options of the problem of a seed: most have the defaults.
+func options(seed uint64) schedule.Options {
+	var o schedule.Options
+	if seed%5 == 0 {
+		o.Preferences = schedule.Ignore
+	}
+	if seed%7 == 0 {
+		o.MinValues = schedule.BestEffort
+	}
+	return o
+}
+
+// solve plans the problem of a seed and judges the plan. A panic is a broken plan.
+func solve(ctx context.Context, j *judge.Judge, seed uint64) (a answer) {
+	a.seed, a.problem = seed, problem.Generate(seed)
+	defer func() {
+		if p := recover(); p != nil {
+			a.verdict.Broken = append(a.verdict.Broken, judge.Finding{Plugin: "panic", Message: fmt.Sprintf("%v at %s", p, where(debug.Stack()))})
+		}
+	}()
+	snap, problems := snapshot.Build(a.problem.Objects, a.problem.Options)
+	o := options(seed)
+	if a.plan, a.err = schedule.Solve(ctx, snap, o); a.err != nil {
+		return a
+	}
+	a.verdict, a.err = j.Judge(a.problem, &a.plan, o.MinValues != schedule.BestEffort)
+	for _, p := range problems {
+		a.verdict.Broken = append(a.verdict.Broken, judge.Finding{Plugin: "build", Message: p.String()})
+	}
+	return a
+}
+
+// where is the line of Dovetail's core that a stack shows first.
+func where(stack []byte) string {
+	for line := range strings.Lines(string(stack)) {
+		if _, at, ok := strings.Cut(line, "/engine/core/"); ok {
+			return strings.TrimSpace(at)
+		}
+	}
+	return string(stack)
+}
+
+// tally adds up answers.
 type tally struct {
 	problems, placed, nodes, unscheduled int
 	refused, missed, broken              int
 }
 
-func (t *tally) add(p *schedule.Plan, v *judge.Verdict) {
+func (t *tally) add(a *answer) {
 	t.problems++
-	t.placed, t.nodes, t.unscheduled = t.placed+len(p.Assignments), t.nodes+len(p.NewNodes), t.unscheduled+len(p.Unscheduled)
+	t.placed, t.nodes, t.unscheduled = t.placed+len(a.plan.Assignments), t.nodes+len(a.plan.NewNodes), t.unscheduled+len(a.plan.Unscheduled)
+	v := &a.verdict
 	t.refused, t.missed, t.broken = t.refused+len(v.Refused), t.missed+len(v.Missed), t.broken+len(v.Broken)
 }
 
 // report prints what is wrong, a line each.
-func report(out io.Writer, seed uint64, v *judge.Verdict) {
+func report(out io.Writer, a *answer) {
 	for _, list := range []struct {
 		kind string
 		of   []judge.Finding
-	}{{"refused", v.Refused}, {"missed", v.Missed}, {"broken", v.Broken}} {
+	}{{"refused", a.verdict.Refused}, {"missed", a.verdict.Missed}, {"broken", a.verdict.Broken}} {
 		for _, f := range list.of {
-			fmt.Fprintf(out, "%s seed=%d %s\n", list.kind, seed, f)
+			fmt.Fprintf(out, "%s seed=%d %s\n", list.kind, a.seed, f)
 		}
 	}
 }
