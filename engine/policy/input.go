@@ -515,8 +515,8 @@ type History struct {
 	Launches int64 `json:"launches"`
 	// LaunchFailures30m counts failed launches of the last 30 minutes.
 	LaunchFailures30m int64 `json:"launchFailures30m"`
-	// SecondsSinceLastLaunchFailure is missing if there was none in the last 24 hours.
-	SecondsSinceLastLaunchFailure *int64 `json:"secondsSinceLastLaunchFailure,omitempty"`
+	// LaunchFailures90m counts failed launches of the last 90 minutes.
+	LaunchFailures90m int64 `json:"launchFailures90m"`
 	// LastMoveOfThisNode is seconds since the node's pods were last moved, by node.
 	LastMoveOfThisNode map[string]int64 `json:"lastMoveOfThisNode,omitempty"`
 	// SavingsRealised24h in micro-USD per hour.

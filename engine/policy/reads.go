@@ -61,8 +61,39 @@ func (r Reads) Tree() *Tree {
 		}
 		at.All, at.Children = true, nil
 	}
+	root.spread()
 	root.settle()
 	return root
+}
+
+// spread adds what is read below any key to what is read below each named one.
+func (t *Tree) spread() {
+	if any := t.Children["*"]; any != nil {
+		for k, c := range t.Children {
+			if k != "*" {
+				c.merge(any)
+			}
+		}
+	}
+	for _, c := range t.Children {
+		c.spread()
+	}
+}
+
+func (t *Tree) merge(o *Tree) {
+	if t.All || o.All {
+		t.All, t.Children = true, nil
+		return
+	}
+	for k, c := range o.Children {
+		if t.Children == nil {
+			t.Children = map[string]*Tree{}
+		}
+		if t.Children[k] == nil {
+			t.Children[k] = &Tree{}
+		}
+		t.Children[k].merge(c)
+	}
 }
 
 func (t *Tree) settle() {
