@@ -534,15 +534,17 @@ func (r *replay) oneMore(pod *corev1.Pod) (pool, offer string) {
 				if f.Unavailable || f.ReservationID != "" && reserved[f.ReservationID] >= f.ReservationCapacity {
 					continue
 				}
-				labels, wrong := r.k.labels(p, t, f, nil, nil)
-				if len(wrong) > 0 {
-					continue // some label is open: which value it gets is for the planner to settle
-				}
-				node := &corev1.Node{Spec: corev1.NodeSpec{Taints: p.Spec.Template.Spec.Taints}, Status: corev1.NodeStatus{Capacity: t.Capacity.Quantities(), Allocatable: t.Allocatable.Quantities()}}
-				node.Name, node.Labels = "one-more", labels
-				labels[corev1.LabelHostname] = node.Name
-				if r.holds(node, t, pod) {
-					return name, fmt.Sprintf("%s/%s/%s", t.Name, f.Zone, f.CapacityType)
+				for _, claim := range r.k.choices(p, t, f, pod) {
+					labels, wrong := r.k.labels(p, t, f, claim, nil)
+					if len(wrong) > 0 {
+						continue
+					}
+					node := &corev1.Node{Spec: corev1.NodeSpec{Taints: p.Spec.Template.Spec.Taints}, Status: corev1.NodeStatus{Capacity: t.Capacity.Quantities(), Allocatable: t.Allocatable.Quantities()}}
+					node.Name, node.Labels = "one-more", labels
+					labels[corev1.LabelHostname] = node.Name
+					if r.holds(node, t, pod) {
+						return name, fmt.Sprintf("%s/%s/%s %s", t.Name, f.Zone, f.CapacityType, claim)
+					}
 				}
 			}
 		}
