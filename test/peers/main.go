@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/test/peers/dovetail"
 	"github.com/dovetail-sh/dovetail/test/peers/karpenter"
@@ -48,7 +49,6 @@ var growth = []int{1000, 3000, 10000, 30000, 100000}
 
 type config struct {
 	work, trace, engine string
-	catalog             string
 	pods, peerLimit     int
 	repeat              int
 	seed                int64
@@ -96,7 +96,6 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	f.StringVar(&cfg.work, "work", "", "diverse, uniform, openb, catalogue or growth")
 	f.IntVar(&cfg.pods, "n", 0, "number of pods (0: the work's own, 5000 or 20000; of a trace all; of growth the largest step)")
 	f.StringVar(&cfg.trace, "trace", "", "CSV file of pods for openb, with columns cpu_milli, memory_mib, num_gpu")
-	f.StringVar(&cfg.catalog, "catalog", "", "JSON file of AWS types, schema aws-catalog/v1")
 	f.StringVar(&cfg.engine, "engine", "both", "both, dovetail or karpenter")
 	f.IntVar(&cfg.peerLimit, "peer-limit", 0, "leave Karpenter out if there are more pods than this (0: no limit)")
 	f.IntVar(&cfg.repeat, "repeat", 0, "runs per engine, of which the median counts (0: 1, for growth 3)")
@@ -152,10 +151,7 @@ func load(cfg config, n int) (*work.Work, error) {
 		}
 		return work.Diverse(n, cfg.seed, types), nil
 	}
-	types, err := aws(cfg)
-	if err != nil {
-		return nil, err
-	}
+	types := builtin()
 	switch cfg.work {
 	case "uniform":
 		if n == 0 {
@@ -282,15 +278,12 @@ func (r *report) measure(ctx context.Context, w *work.Work, repeat int, solve so
 	return nil
 }
 
-// aws reads the catalogue of AWS types.
-func aws(cfg config) ([]*catalog.InstanceType, error) {
-	if cfg.catalog == "" {
-		return nil, fmt.Errorf("%w: -work %s needs -catalog", errUsage, cfg.work)
+// builtin is Dovetail's own catalogue of AWS types.
+func builtin() []*catalog.InstanceType {
+	types := sim.Builtin().Types()
+	out := make([]*catalog.InstanceType, len(types))
+	for i := range types {
+		out[i] = &types[i]
 	}
-	in, err := os.Open(cfg.catalog)
-	if err != nil {
-		return nil, fmt.Errorf("catalogue: %w", err)
-	}
-	defer in.Close()
-	return work.ReadCatalog(in)
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
@@ -265,28 +266,34 @@ func TestWork_WithHalfFullNodes(t *testing.T) {
 	}
 }
 
-func TestReadCatalog(t *testing.T) {
-	const doc = `{"schema":"aws-catalog/v1","zones":[],"instanceTypes":[
-{"name":"m5.large","family":"m5","category":"m","generation":5,"size":"large","arch":"amd64","os":["linux","windows"],"vcpu":2,
- "capacity":{"cpu":"2","memory":"8Gi","pods":"29"},"allocatable":{"cpu":"1930m","memory":"7Gi","pods":"29"},"onDemandUSD":0.096,"zones":["a","b"]},
-{"name":"p9.large","arch":"amd64","os":["linux"],"capacity":{},"allocatable":{},"onDemandUSD":null,"zones":[]}]}`
-	got, err := ReadCatalog(strings.NewReader(doc))
-	if err != nil {
-		t.Fatal(err)
+// TestWork_ClassBound_Catalogue compares with what an LP solver makes of the same
+// relaxation, written out in full, for the same pods and prices.
+func TestWork_ClassBound_Catalogue(t *testing.T) {
+	all := sim.Builtin().Types()
+	types := make([]*catalog.InstanceType, len(all))
+	for i := range all {
+		types[i] = &all[i]
 	}
-	if len(got) != 1 {
-		t.Fatalf("ReadCatalog() gives %d types, want 1: the other has no price", len(got))
+	tests := map[string]struct {
+		w     *Work
+		types int
+		want  float64
+	}{
+		"5000 pods on current general types": {w: Uniform(5000, 1, types), types: 714, want: 128.9},
+		"5000 pods on every type":            {w: Catalogue(5000, 1, types), types: 1345, want: 57.3},
 	}
-	want := []catalog.Offering{{Zone: "a", CapacityType: catalog.OnDemand, Price: 96000}, {Zone: "b", CapacityType: catalog.OnDemand, Price: 96000}}
-	if diff := cmp.Diff(want, got[0].Offerings); diff != "" {
-		t.Errorf("offerings (-want +got):\n%s", diff)
-	}
-	if got := got[0].Allocatable; got[corev1.ResourceCPU] != 1930 || got[corev1.ResourceMemory] != 7<<30 || got[corev1.ResourcePods] != 29 {
-		t.Errorf("allocatable = %v", got)
-	}
-	for name, doc := range map[string]string{"junk": "{", "another schema": `{"schema":"x"}`, "a negative amount": `{"schema":"aws-catalog/v1","instanceTypes":[{"name":"x","onDemandUSD":1,"capacity":{"cpu":"-1"}}]}`} {
-		if _, err := ReadCatalog(strings.NewReader(doc)); err == nil {
-			t.Errorf("ReadCatalog() of %s: no error, want one", name)
-		}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.w.Admitted(); got != tt.types {
+				t.Errorf("Admitted() = %d types, want %d", got, tt.types)
+			}
+			got := tt.w.ClassBound(tt.w.Pods)
+			if math.Abs(got.Bound-tt.want) > 0.002*tt.want {
+				t.Errorf("ClassBound() = %v, want %v within 0.2 %%", got.Bound, tt.want)
+			}
+			if got.Gap() > 1e-5 || got.Unheld != 0 {
+				t.Errorf("ClassBound() has a gap of %v and leaves out %d pods, want neither", got.Gap(), got.Unheld)
+			}
+		})
 	}
 }
