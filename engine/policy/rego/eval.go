@@ -15,7 +15,7 @@ import (
 )
 
 // grace is how long after its deadline an evaluation may still come back by itself.
-const grace = 10 * time.Millisecond
+const grace = 5 * time.Millisecond
 
 // Score is part of [policy.Evaluator].
 func (m *Module) Score(ctx context.Context, in *policy.ScoreInput) (policy.ScoreAnswer, policy.Stats, error) {

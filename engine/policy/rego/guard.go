@@ -261,6 +261,7 @@ func checkSprintf(args []*ast.Term) *limitError {
 			case c == '%':
 				in, digits = !in, 0
 			case !in:
+			case c == '0' && digits == 0: // pads, and is no width
 			case c >= '0' && c <= '9':
 				if digits++; digits > 3 {
 					return memory("width or precision of more than 999")

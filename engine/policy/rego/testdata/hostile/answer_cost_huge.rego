@@ -1,0 +1,6 @@
+# hook: score
+# want: BadResult
+# says: is above
+package dovetail.score.hostile
+
+cost contains {"i": 0, "microUSD": 99999999999999999}

@@ -1,0 +1,6 @@
+# hook: score
+# want: BadResult
+# says: denial without a message
+package dovetail.score.hostile
+
+deny contains {"i": 0, "msg": "  "}

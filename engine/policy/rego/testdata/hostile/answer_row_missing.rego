@@ -1,0 +1,6 @@
+# hook: score
+# want: BadResult
+# says: i is missing
+package dovetail.score.hostile
+
+deny contains {"msg": "m"}

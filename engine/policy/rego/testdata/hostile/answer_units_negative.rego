@@ -1,0 +1,6 @@
+# hook: score
+# want: BadResult
+# says: commitment "x" has -1 units
+package dovetail.score.hostile
+
+commitments contains {"id": "x", "units": -1}

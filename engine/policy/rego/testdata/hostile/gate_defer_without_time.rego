@@ -1,0 +1,6 @@
+# hook: disrupt
+# want: BadResult
+# says: 0 seconds
+package dovetail.disrupt.hostile
+
+defer contains {"msg": "m"}

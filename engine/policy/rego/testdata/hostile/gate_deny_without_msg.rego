@@ -1,0 +1,6 @@
+# hook: disrupt
+# want: BadResult
+# says: without a message
+package dovetail.disrupt.hostile
+
+deny contains {"code": "x"}

@@ -1,0 +1,6 @@
+# hook: score
+# want: Memory
+# says: regex.replace: 
+package dovetail.score.hostile
+
+bias contains {"i": 0, "microUSD": count(regex.replace(a, "x*", a))} if a := concat("", [sprintf("%0900d", [x]) | some x in numbers.range(1, 60)])

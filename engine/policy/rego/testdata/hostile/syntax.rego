@@ -1,0 +1,6 @@
+# hook: score
+# want: Load
+# says: syntax.rego:
+package dovetail.score.hostile
+
+deny contains { if
