@@ -72,6 +72,7 @@ func KWOK() *catalog.Catalog {
 			for _, arch := range []string{"amd64", "arm64"} {
 				for _, os := range []string{"linux", "windows"} {
 					memory := cpus * perCPU << 30
+					shown := resources.Quantity(corev1.ResourceMemory, memory)
 					t := catalog.InstanceType{
 						Name: fmt.Sprintf("%s-%dx-%s-%s", family, cpus, arch, os),
 						Requirements: requirements.NewSet(
@@ -80,7 +81,7 @@ func KWOK() *catalog.Catalog {
 							requirements.In(kwokSize, strconv.FormatInt(cpus, 10)),
 							requirements.In(kwokFamily, family),
 							requirements.In(kwokCPU, strconv.FormatInt(cpus, 10)),
-							requirements.In(kwokMemory, fmt.Sprintf("%dGi", cpus*perCPU)),
+							requirements.In(kwokMemory, shown.String()), // 1024Gi is 1Ti
 						),
 						Capacity: resources.List{
 							corev1.ResourceCPU:              cpus * 1000,

@@ -246,6 +246,9 @@ func TestKWOK(t *testing.T) {
 	if diff := cmp.Diff(want, *it); diff != "" {
 		t.Errorf("type (-want +got):\n%s", diff)
 	}
+	if it, _ := c.ByName("m-128x-amd64-linux"); !it.Requirements["karpenter.kwok.sh/instance-memory"].Has("1Ti") {
+		t.Errorf("memory label of a large type = %s, want 1Ti", it.Requirements["karpenter.kwok.sh/instance-memory"])
+	}
 	if it, _ := c.ByName("c-128x-amd64-linux"); it.Capacity["pods"] != 1024 {
 		t.Errorf("pods of a large type = %d, want 1024", it.Capacity["pods"])
 	}
