@@ -1,0 +1,417 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
+	"github.com/dovetail-sh/dovetail/engine/policy/wasm/fuel"
+)
+
+func guests(t testing.TB) map[string][]byte {
+	return map[string][]byte{"go": goModule(t), "c": cModule(t)}
+}
+
+// TestGuestsAgreeWithNative: both guests, metered and not, give what the rules in Go give.
+func TestGuestsAgreeWithNative(t *testing.T) {
+	h := newHost(t)
+	for name, wasm := range guests(t) {
+		for _, unmetered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s unmetered=%t", name, unmetered), func(t *testing.T) {
+				m := load(t, h, Options{Wasm: wasm, unmetered: unmetered})
+				for _, rows := range []int{0, 1, 850, 8160} {
+					question := offerings(rows, "licensed")
+					got, stats, err := m.Eval(t.Context(), frame.Score, question)
+					if err != nil {
+						t.Fatalf("%d rows: %v", rows, err)
+					}
+					want := native(question)
+					if len(want.Cost) == 0 {
+						want.Cost = nil
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("%d rows: answer (-native +guest):\n%.2000s", rows, diff)
+					}
+					if stats.Rows != rows || (stats.Fuel > 0) == unmetered || stats.ResultBytes == 0 {
+						t.Errorf("%d rows: stats %+v", rows, stats)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestDeterminism asks one question a thousand times, of used and new instances.
+func TestDeterminism(t *testing.T) {
+	h := newHost(t)
+	for name, wasm := range guests(t) {
+		t.Run(name, func(t *testing.T) {
+			m := load(t, h, Options{Wasm: wasm, Instances: 2})
+			fresh := load(t, h, Options{Wasm: wasm, Fresh: true})
+			question := offerings(850, "arm")
+			want := fmt.Sprint(native(question))
+			var units int64
+			for i := range 1000 {
+				from := m
+				if i%20 == 0 {
+					from = fresh
+				}
+				got, stats, err := from.Eval(t.Context(), frame.Score, question)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if text := fmt.Sprint(got); text != want {
+					t.Fatalf("answer %d differs", i)
+				}
+				if from == fresh { // the first call of an instance: equal to the last unit
+					if units != 0 && stats.Fuel != units {
+						t.Fatalf("answer %d took %d units, not %d", i, stats.Fuel, units)
+					}
+					units = stats.Fuel
+				}
+			}
+			if opened, _ := fresh.Instances(); opened < 50 {
+				t.Errorf("only %d instances were opened", opened)
+			}
+		})
+	}
+}
+
+func TestDescription(t *testing.T) {
+	m := load(t, newHost(t), Options{Wasm: goModule(t)})
+	want := Description{Name: "go-guest", Version: "1.2.3", Columns: []string{"cost"}, Uses: []string{"time"}, TimeResolution: "1m", Guardrail: true}
+	if diff := cmp.Diff(want, m.Description()); diff != "" {
+		t.Errorf("Description() (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]frame.Hook{frame.Score, frame.Admit}, m.Hooks()); diff != "" {
+		t.Errorf("Hooks() (-want +got):\n%s", diff)
+	}
+}
+
+func TestParameters(t *testing.T) {
+	h := newHost(t)
+	m := load(t, h, Options{Wasm: goModule(t), Parameters: []byte(`{"team":"web"}`)})
+	got, _, err := m.Eval(t.Context(), frame.Admit, admission("settings"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Opinions[0].Message != `{"team":"web"}` {
+		t.Errorf("the guest has the settings %q", got.Opinions[0].Message)
+	}
+	_, err = h.Load(t.Context(), Options{Name: "p", Wasm: goModule(t), Parameters: []byte(`{"refuse":1}`)})
+	if class(err) != policy.ClassLoad || !strings.Contains(err.Error(), "settings: parameter refuse is not supported") {
+		t.Errorf("Load() error = %v", err)
+	}
+}
+
+// TestGoGuestMisbehaves: each way to fail has its class, and the next call works.
+func TestGoGuestMisbehaves(t *testing.T) {
+	h := newHost(t)
+	m := load(t, h, Options{Name: "my-policy", Wasm: goModule(t), Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: 400 * time.Millisecond}}})
+	tests := map[string]struct {
+		class   policy.Class
+		mention string
+	}{
+		"panic": {policy.ClassTrap, "panic: assignment to entry in nil map"},
+		"spin":  {policy.ClassFuel, "dv_admit: out of fuel after 5000000 units"},
+		"hoard": {policy.ClassMemory, "out of memory"},
+		"fail":  {policy.ClassTrap, "rates: no rate table"},
+	}
+	for mode, test := range tests {
+		t.Run(mode, func(t *testing.T) {
+			_, _, err := m.Eval(t.Context(), frame.Admit, admission(mode))
+			if class(err) != test.class || !strings.Contains(err.Error(), test.mention) || !strings.Contains(err.Error(), `policy "my-policy"`) {
+				t.Errorf("Eval() error = %v, want class %s and %q", err, test.class, test.mention)
+			}
+			if _, _, err := m.Eval(t.Context(), frame.Admit, admission("")); err != nil {
+				t.Errorf("the next call: %v", err)
+			}
+		})
+	}
+}
+
+func TestSandbox(t *testing.T) {
+	m := load(t, newHost(t), Options{Wasm: goModule(t), Instances: 2})
+	ask := func(mode string) (string, Stats) {
+		t.Helper()
+		a, stats, err := m.Eval(t.Context(), frame.Admit, admission(mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Opinions[0].Message, stats
+	}
+	t.Run("the wall clock stands still", func(t *testing.T) {
+		for range 3 {
+			if got, _ := ask("clock"); got != "2022-01-01T00:00:00Z" {
+				t.Errorf("the guest sees the time %s", got)
+			}
+		}
+	})
+	t.Run("random bytes are the same in each call", func(t *testing.T) {
+		first, _ := ask("random")
+		for range 3 {
+			if got, _ := ask("random"); got != first {
+				t.Errorf("random bytes %q, then %q", first, got)
+			}
+		}
+	})
+	t.Run("sleep returns at once", func(t *testing.T) {
+		start := time.Now()
+		ask("sleep")
+		if took := time.Since(start); took > 200*time.Millisecond {
+			t.Errorf("sleeping took %v", took)
+		}
+	})
+	t.Run("what a guest prints is logged", func(t *testing.T) {
+		_, stats := ask("print")
+		want := []LogLine{{Error, "to standard error"}, {Warn, "to the log"}}
+		if diff := cmp.Diff(want, stats.Log); diff != "" {
+			t.Errorf("log (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("a flood of log lines is cut and counted", func(t *testing.T) {
+		_, stats := ask("flood")
+		if len(stats.Log) != MaxLogLines || stats.Dropped != 1000-MaxLogLines || len(stats.Log[0].Text) != MaxLogLine {
+			t.Errorf("%d lines of %d bytes, %d dropped", len(stats.Log), len(stats.Log[0].Text), stats.Dropped)
+		}
+	})
+}
+
+func TestEvalWithoutHook(t *testing.T) {
+	m := load(t, newHost(t), Options{Wasm: cModule(t)})
+	_, _, err := m.Eval(t.Context(), frame.Admit, admission(""))
+	if class(err) != policy.ClassUndefined || !strings.Contains(err.Error(), "dv_admit") {
+		t.Errorf("Eval() error = %v, want class %s", err, policy.ClassUndefined)
+	}
+}
+
+func TestEvalCanceled(t *testing.T) {
+	m := load(t, newHost(t), Options{Wasm: goModule(t), Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: time.Minute, Fuel: 1 << 40}}})
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(30*time.Millisecond, cancel)
+	start := time.Now()
+	_, _, err := m.Eval(ctx, frame.Admit, admission("spin"))
+	if class(err) != policy.ClassCanceled || !errors.Is(err, context.Canceled) {
+		t.Errorf("Eval() error = %v, want class %s", err, policy.ClassCanceled)
+	}
+	if took := time.Since(start); took > 80*time.Millisecond {
+		t.Errorf("took %v, canceled after 30ms", took)
+	}
+}
+
+func TestInstancesAreReused(t *testing.T) {
+	h := newHost(t)
+	question := offerings(10)
+	t.Run("until they are worn out", func(t *testing.T) {
+		m := load(t, h, Options{Wasm: cModule(t), Instances: 1, Calls: 10})
+		before, _ := m.Instances()
+		for range 30 {
+			if _, _, err := m.Eval(t.Context(), frame.Score, question); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if after, _ := m.Instances(); after-before < 2 || after-before > 4 {
+			t.Errorf("%d instances for 30 calls of at most 10 each", after-before)
+		}
+	})
+	t.Run("by calls at the same time, one each", func(t *testing.T) {
+		m := load(t, h, Options{Wasm: goModule(t), Instances: 2})
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				for range 20 {
+					if _, _, err := m.Eval(t.Context(), frame.Score, question); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if opened, discarded := m.Instances(); opened != 2 || discarded != 0 {
+			t.Errorf("%d instances opened and %d discarded, want 2 and 0", opened, discarded)
+		}
+	})
+}
+
+func TestCloseWaitsAndEndsTheModule(t *testing.T) {
+	h := newHost(t)
+	m := load(t, h, Options{Wasm: cModule(t)})
+	question := offerings(850)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				_, _, err := m.Eval(context.Background(), frame.Score, question)
+				if err == nil {
+					continue
+				}
+				if class(err) != policy.ClassLoad || !strings.Contains(err.Error(), "closed") {
+					t.Errorf("a call while closing: %v", err)
+				}
+				return
+			}
+		})
+	}
+	time.Sleep(5 * time.Millisecond)
+	m.Close()
+	wg.Wait()
+}
+
+func TestNewHostRefuses(t *testing.T) {
+	open := filepath.Join(t.TempDir(), "open")
+	if err := os.Mkdir(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		opts    HostOptions
+		mention string
+	}{
+		"a cache that others may write to": {HostOptions{CacheDir: open}, "mode 0777"},
+		"a child process without a cache":  {HostOptions{CompileCommand: []string{"x"}}, "needs a cache directory"},
+		"a negative concurrency":           {HostOptions{Concurrency: -1}, "negative"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := NewHost(test.opts); err == nil || !strings.Contains(err.Error(), test.mention) {
+				t.Errorf("NewHost() error = %v, want one with %q", err, test.mention)
+			}
+		})
+	}
+}
+
+func TestCompileInThisProcess(t *testing.T) {
+	h, err := NewHost(HostOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := load(t, h, Options{Wasm: cModule(t)})
+	if _, _, err := m.Eval(t.Context(), frame.Score, offerings(3)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStopTheWorld measures how long a garbage collection waits while a guest spins.
+func TestStopTheWorld(t *testing.T) {
+	m := load(t, newHost(t), Options{Wasm: goModule(t), Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: 1500 * time.Millisecond, Fuel: 1 << 40}}})
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := m.Eval(context.Background(), frame.Admit, admission("spin"))
+		done <- err
+	}()
+	var waits []time.Duration
+	for {
+		select {
+		case err := <-done:
+			if class(err) != policy.ClassDeadline {
+				t.Fatalf("Eval() error = %v, want class %s", err, policy.ClassDeadline)
+			}
+			worst, sum := time.Duration(0), time.Duration(0)
+			for _, w := range waits {
+				worst, sum = max(worst, w), sum+w
+			}
+			t.Logf("%d stops of the world while a guest spins: mean %v, worst %v", len(waits), sum/time.Duration(len(waits)), worst)
+			if len(waits) < 20 {
+				t.Errorf("only %d stops were measured", len(waits))
+			}
+			// The worst of many may have waited for the machine; the guest makes them all wait.
+			slow := 0
+			for _, w := range waits {
+				if w > 20*time.Millisecond {
+					slow++
+				}
+			}
+			if slow > len(waits)/50 {
+				t.Errorf("%d of %d stops took more than 20ms, worst %v", slow, len(waits), worst)
+			}
+			return
+		default:
+		}
+		start := time.Now()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats) // stops the world
+		waits = append(waits, time.Since(start))
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func BenchmarkScore(b *testing.B) {
+	h := newHost(b)
+	question := offerings(850, "licensed")
+	b.Run("native", func(b *testing.B) {
+		for b.Loop() {
+			native(question)
+		}
+	})
+	for name, wasm := range guests(b) {
+		for _, metered := range []bool{true, false} {
+			b.Run(fmt.Sprintf("%s/metered=%t", name, metered), func(b *testing.B) {
+				m := load(b, h, Options{Wasm: wasm, unmetered: !metered, Instances: 1})
+				var used Stats
+				b.ReportAllocs()
+				for b.Loop() {
+					var err error
+					if _, used, err = m.Eval(b.Context(), frame.Score, question); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64(used.Fuel), "units")
+			})
+		}
+	}
+}
+
+func BenchmarkOpen(b *testing.B) {
+	h := newHost(b)
+	for name, wasm := range guests(b) {
+		b.Run(name, func(b *testing.B) {
+			m := load(b, h, Options{Wasm: wasm, Fresh: true})
+			question := offerings(10)
+			for b.Loop() {
+				if _, _, err := m.Eval(b.Context(), frame.Score, question); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkLoad(b *testing.B) {
+	h := newHost(b)
+	for name, wasm := range guests(b) {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				m, err := h.Load(b.Context(), Options{Name: name, Wasm: wasm})
+				if err != nil {
+					b.Fatal(err)
+				}
+				m.Close()
+			}
+		})
+	}
+}
+
+func TestStructureOfHonestGuests(t *testing.T) {
+	for name, wasm := range guests(t) {
+		m := load(t, newHost(t), Options{Wasm: wasm})
+		r := m.Structure()
+		t.Logf("%s: %+v", name, r)
+		if r.Functions == 0 || r.Charges < r.Functions {
+			t.Errorf("%s: %+v: fewer charges than functions", name, r)
+		}
+	}
+	_ = fuel.Limits{}
+}
