@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -14,7 +16,7 @@ type Plan struct {
 	// Assignments are the pods that get a node, in an order in which kube-scheduler
 	// accepts them one after the other.
 	Assignments []Assignment
-	// NewNodes are the nodes to buy, in the order of their Name.
+	// NewNodes are the nodes to buy, in the order of pool and number.
 	NewNodes []NewNode
 	// Unscheduled are the pods that get no node, in order of namespace and name.
 	Unscheduled []Unscheduled
@@ -42,26 +44,42 @@ type NewNode struct {
 	Pool string
 	// Planned is the offering whose cost the plan counts.
 	Planned Offer
-	// Alternatives are all offerings of the pool that hold this node's pods, Planned
-	// included, in order of cost + bias, then of name.
-	Alternatives []Offer
 	// Pods are the pods planned for this node, in binding order.
 	Pods []snapshot.PodKey
 	// Requests is the sum of the pods' requests; Daemons what DaemonSets need beside
 	// them on the planned type.
 	Requests, Daemons resources.List
-	// Allocatable is that of the planned type.
+	// Allocatable is that of the planned type, daemons included.
 	Allocatable resources.List
-	// Requirements are those of the NodeClaim: the pool's, narrowed by the pods.
-	Requirements requirements.Set
 	// Labels are the labels the node is certain to carry under the planned offering.
+	// Nodes of one offering share them: they must not be changed.
 	Labels map[string]string
 	// Taints of the pool's template; StartupTaints are gone before pods bind.
 	Taints, StartupTaints []corev1.Taint
 	// MinValuesRelaxed is true if the pool's minValues could not be met (BestEffort).
 	MinValuesRelaxed bool
-	// Reasons say why this offering and not another.
-	Reasons []Reason
+
+	choice *choice
+}
+
+// Alternatives are all offerings of the pool that hold this node's pods, Planned
+// included, in order of cost + bias, then of name. An alternative is never larger than
+// the planned type in a resource that the pool limits. They are computed at each call.
+func (n *NewNode) Alternatives() []Offer {
+	if n.choice == nil {
+		return []Offer{n.Planned}
+	}
+	return n.choice.offers()
+}
+
+// Requirements are those of the NodeClaim: the pool's, narrowed by the pods and to the
+// alternatives' instance types, zones and capacity types. They are computed at each
+// call.
+func (n *NewNode) Requirements() requirements.Set {
+	if n.choice == nil {
+		return requirements.Set{}
+	}
+	return n.choice.requirements()
 }
 
 // Offer is an offering of an instance type with what it costs here.
@@ -79,4 +97,28 @@ type Offer struct {
 type Unscheduled struct {
 	Pod     snapshot.PodKey
 	Reasons []Reason
+}
+
+// MarshalText makes plans comparable as text: equal plans give equal bytes.
+func (p Plan) MarshalText() ([]byte, error) {
+	type node struct {
+		NewNode
+		Alternatives []Offer
+		Requirements string
+	}
+	nodes := make([]node, len(p.NewNodes))
+	for i := range p.NewNodes {
+		n := &p.NewNodes[i]
+		nodes[i] = node{*n, n.Alternatives(), ""}
+		set := n.Requirements()
+		for _, k := range set.Keys() {
+			nodes[i].Requirements += set[k].String() + "\n"
+		}
+	}
+	return json.Marshal(struct {
+		Assignments       []Assignment
+		NewNodes          []node
+		Unscheduled       []Unscheduled
+		Cost, Bias, Bound catalog.Price
+	}{p.Assignments, nodes, p.Unscheduled, p.Cost, p.Bias, p.Bound})
 }

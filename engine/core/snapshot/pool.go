@@ -106,4 +106,3 @@ func (p *Pool) Labels() map[string]string {
 	}
 	return out
 }
-

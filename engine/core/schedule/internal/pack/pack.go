@@ -533,4 +533,3 @@ func (s *solver) pattern(into []Count) []Count {
 	}
 	return into
 }
-

@@ -1,0 +1,186 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/schedule/internal/relax"
+)
+
+// bounds notes whether the bound that came with packing holds for the whole plan.
+type bounds struct {
+	packs int
+	bound float64
+	// narrowed is true if pods were bound to fewer columns than they accept, which makes
+	// a bound on those columns no bound at all.
+	narrowed bool
+	// pods is the number of pods that packing placed.
+	pods int
+}
+
+func (b *bounds) add(lots []*lot, bound float64) {
+	b.packs++
+	b.bound = bound
+	for _, l := range lots {
+		b.narrowed = b.narrowed || l.place != nil || l.bundle != nil
+	}
+}
+
+// bound is a lower bound on the cost of new nodes for the pods that the plan puts on new
+// nodes: that of the packing if there was just one with free choice, else one of its
+// own. Limits and rules between pods are left out, which only lowers it.
+func (s *solver) bound() catalog.Price {
+	onNew := make([]int, len(s.classes))
+	pods := 0
+	for _, pl := range s.placed {
+		if s.nodes[pl.node].column >= 0 {
+			onNew[pl.class] += int(pl.n)
+			pods += int(pl.n)
+		}
+	}
+	if pods == 0 {
+		return 0
+	}
+	regular := s.bounds.packs == 1 && !s.bounds.narrowed && !s.short() && pods == s.bounds.pods
+	for i := range s.columns {
+		c := &s.columns[i]
+		regular = regular && c.bias == 0 && c.supply == "" && !c.relaxed
+	}
+	for _, p := range s.profiles {
+		regular = regular && sameBits(p.all, p.preferred)
+	}
+	for _, p := range s.snap.Pools {
+		regular = regular && p.Weight == s.snap.Pools[0].Weight
+	}
+	if regular {
+		return catalog.Price(math.Floor(s.bounds.bound))
+	}
+	return s.ownBound(onNew)
+}
+
+// boundSteps is the number of dual steps for a bound of its own.
+const boundSteps = 300
+
+func (s *solver) ownBound(onNew []int) catalog.Price {
+	p := relax.Problem{Dims: s.D}
+	type key struct {
+		profile int32
+		req     string
+	}
+	items := map[key]int{}
+	var profiles []*profile
+	for id, n := range onNew {
+		if n == 0 {
+			continue
+		}
+		c := s.classes[id]
+		var b strings.Builder
+		fmt.Fprint(&b, c.req)
+		k := key{c.profile.id, b.String()}
+		i, ok := items[k]
+		if !ok {
+			i = len(p.Count)
+			items[k] = i
+			p.Count = append(p.Count, 0)
+			p.Req = append(p.Req, c.req...)
+			profiles = append(profiles, c.profile)
+		}
+		p.Count[i] += float64(n)
+	}
+	columns, credit := s.boundColumns(profiles)
+	for _, k := range columns {
+		c := &s.columns[k]
+		p.Alloc = append(p.Alloc, c.whole...)
+		p.Price = append(p.Price, float64(c.cost))
+	}
+	p.Fits = make([][]int32, len(p.Count))
+	for i := range p.Count {
+		req := p.Req[i*s.D : (i+1)*s.D]
+		for j, k := range columns {
+			if profiles[i].all.has(int(k)) && holds(p.Alloc[j*s.D:(j+1)*s.D], req) {
+				p.Fits[i] = append(p.Fits[i], int32(j))
+			}
+		}
+	}
+	work := 1
+	for _, f := range p.Fits {
+		work += len(f) * s.D
+	}
+	bound := relax.New(&p).Ascend(&p, max(30, min(boundSteps, 20_000_000/work)))
+	return catalog.Price(max(0, math.Floor(bound-credit)))
+}
+
+// boundColumns are the columns for a bound: for each set of profiles that accept it and
+// each allocation the cheapest. Columns of limited supply are left out if a regular one
+// holds as much; credit is what using up their supply may save then.
+func (s *solver) boundColumns(profiles []*profile) (columns []int32, credit float64) {
+	var distinct []*profile
+	seen := map[int32]bool{}
+	for _, p := range profiles {
+		if !seen[p.id] {
+			seen[p.id] = true
+			distinct = append(distinct, p)
+		}
+	}
+	type alike struct {
+		alloc *float64
+		sig   string
+	}
+	at := map[alike]int{}
+	savings := map[string]float64{}
+	sig := make([]byte, len(distinct))
+	for k := range s.columns {
+		c := &s.columns[k]
+		used := false
+		for i, p := range distinct {
+			sig[i] = '0'
+			if p.all.has(k) {
+				sig[i], used = '1', true
+			}
+		}
+		if !used || c.relaxed {
+			continue
+		}
+		if c.supply != "" {
+			if regular := s.regularCost(c); !math.IsInf(regular, 1) {
+				savings[c.supply] = max(savings[c.supply], regular-float64(c.cost))
+				continue
+			}
+		}
+		key := alike{&c.whole[0], string(sig)}
+		if i, ok := at[key]; ok {
+			if c.cost < s.columns[columns[i]].cost {
+				columns[i] = int32(k)
+			}
+			continue
+		}
+		at[key] = len(columns)
+		columns = append(columns, int32(k))
+	}
+	for _, supply := range sortedKeys(savings) {
+		credit += savings[supply] * float64(s.units[supply])
+	}
+	return columns, credit
+}
+
+// regularCost is the cost of the cheapest column without limits that holds whatever c
+// does, for the same pods; +Inf if there is none.
+func (s *solver) regularCost(c *column) float64 {
+	least := math.Inf(1)
+	for i := range s.columns {
+		o := &s.columns[i]
+		if o.supply == "" && o.shop == c.shop && float64(o.cost) < least && holds(o.whole, c.whole) {
+			_, a := s.columnType(o)
+			_, b := s.columnType(c)
+			if a.Zone == b.Zone {
+				least = float64(o.cost)
+			}
+		}
+	}
+	return least
+}
+
+func sameBits(a, b bitset) bool { return &a[0] == &b[0] || slices.Equal(a, b) }

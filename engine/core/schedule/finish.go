@@ -1,0 +1,359 @@
+package schedule
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
+	"github.com/dovetail-sh/dovetail/engine/core/resources"
+)
+
+// menu is what nodes with the same constraints choose from: the columns of one shop that
+// accept all their pods, cheapest first.
+type menu struct {
+	s       *solver
+	shop    *shop
+	columns []int32
+	// fixed are the labels whose values the pods' places decide.
+	fixed map[string]string
+	// terms are the node affinity terms that the planned column satisfies.
+	terms []requirements.Set
+}
+
+// choice is what one node chooses from its menu.
+type choice struct {
+	menu    *menu
+	planned int32
+	use     []float64
+}
+
+// plan reads the result off the solver.
+func (s *solver) plan() Plan {
+	var p Plan
+	menus := map[string]*menu{}
+	order := s.settleNodes(menus)
+	index := make([]int, len(s.nodes))
+	for i := range index {
+		index[i] = -1
+	}
+	numbers := map[string]int{}
+	labels := map[int32]map[string]string{}
+	for _, n := range order {
+		c := &s.columns[n.column]
+		pool := s.poolOf(c)
+		numbers[pool.Name]++
+		n.name = fmt.Sprintf("%s/%d", pool.Name, numbers[pool.Name])
+		it, _ := s.columnType(c)
+		if labels[n.column] == nil {
+			labels[n.column] = s.labelsOf(c)
+		}
+		nn := NewNode{
+			Name: n.name, Pool: pool.Name, Planned: s.offer(n.column),
+			Requests: resources.List{}, Daemons: s.daemons.total[c.daemons], Allocatable: it.Allocatable,
+			Labels: labels[n.column], Taints: pool.Taints, StartupTaints: pool.StartupTaints,
+			MinValuesRelaxed: c.relaxed, choice: n.choice,
+		}
+		for _, pp := range n.pods {
+			for name, v := range s.classes[pp.class].snap.Requests {
+				nn.Requests[name] += v * int64(pp.n)
+			}
+		}
+		p.Cost += nn.Planned.Cost
+		p.Bias += nn.Planned.Bias
+		index[n.index] = len(p.NewNodes)
+		p.NewNodes = append(p.NewNodes, nn)
+	}
+	s.name(&p, index)
+	p.Bound = s.bound()
+	s.explainUnscheduled(&p)
+	return p
+}
+
+// name gives every placement its pods, in order.
+func (s *solver) name(p *Plan, index []int) {
+	next := make([]int, len(s.pending))
+	n := 0
+	for _, pl := range s.placed {
+		n += int(pl.n)
+	}
+	p.Assignments = make([]Assignment, 0, n)
+	for _, pl := range s.placed {
+		node := s.nodes[pl.node]
+		for range pl.n {
+			key := s.snap.Pods[s.pending[pl.class][next[pl.class]]].Key
+			next[pl.class]++
+			p.Assignments = append(p.Assignments, Assignment{Pod: key, Node: node.name, New: node.column >= 0})
+			if i := index[node.index]; i >= 0 {
+				p.NewNodes[i].Pods = append(p.NewNodes[i].Pods, key)
+			}
+		}
+	}
+}
+
+// settleNodes gives every new node with pods its menu and the cheapest column on it,
+// drops those without pods, and returns them in the order of the plan.
+func (s *solver) settleNodes(menus map[string]*menu) []*node {
+	var out []*node
+	for _, n := range s.nodes[s.existing:] {
+		if len(n.pods) == 0 {
+			s.book(n.column, -1)
+			continue
+		}
+		s.settle(n, menus)
+		out = append(out, n)
+	}
+	slices.SortStableFunc(out, func(a, b *node) int {
+		x, y := &s.columns[a.column], &s.columns[b.column]
+		return cmp.Or(
+			-cmp.Compare(s.poolOf(x).Weight, s.poolOf(y).Weight), strings.Compare(s.poolOf(x).Name, s.poolOf(y).Name),
+			-cmp.Compare(x.price(), y.price()), s.compareColumns(a.column, b.column),
+		)
+	})
+	return out
+}
+
+func (s *solver) settle(n *node, menus map[string]*menu) {
+	m := s.menuFor(n, menus)
+	use := make([]float64, s.D)
+	for r := range use {
+		use[r] = s.columns[n.column].alloc[r] - n.room[r]
+	}
+	n.choice = &choice{menu: m, planned: n.column, use: use}
+	for _, k := range m.columns {
+		if s.compareColumns(k, n.column) >= 0 {
+			break
+		}
+		if !n.choice.allows(k) || !holds(s.columns[k].alloc, use) {
+			continue
+		}
+		s.book(n.column, -1)
+		if s.roomFor(k, 1) > 0 {
+			s.book(k, 1)
+			n.column, n.choice.planned = k, k
+			return
+		}
+		s.book(n.column, 1)
+	}
+}
+
+// menuFor finds the menu of a node: nodes of one shop whose pods have the same profiles
+// and the same fixed labels share one.
+func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
+	profiles := map[int32]*profile{}
+	fixed := map[string]string{}
+	for _, pp := range n.pods {
+		c := s.classes[pp.class]
+		profiles[c.profile.id] = c.profile
+		for _, key := range c.zonal {
+			name := s.keys[key].name
+			if d := n.domains[key]; d >= 0 {
+				fixed[name] = s.keys[key].values[d]
+			}
+		}
+	}
+	ids := make([]int, 0, len(profiles))
+	for id := range profiles {
+		ids = append(ids, int(id))
+	}
+	slices.Sort(ids)
+	col := &s.columns[n.column]
+	key := fmt.Sprint(n.shop.index, ids, fixed, col.relaxed, "|", col.supply)
+	// The terms that the planned column satisfies may differ with the column.
+	var terms []requirements.Set
+	for _, id := range ids {
+		for i, t := range profiles[int32(id)].class.Terms {
+			if s.columnMatches(col, []requirements.Set{t}) {
+				if len(profiles[int32(id)].class.Terms) > 1 {
+					key += fmt.Sprint("/", id, ":", i)
+				}
+				terms = append(terms, t)
+				break
+			}
+		}
+	}
+	if m, ok := menus[key]; ok {
+		return m
+	}
+	m := &menu{s: s, shop: n.shop, fixed: fixed, terms: terms}
+	cols := profiles[int32(ids[0])].cols.clone()
+	for _, id := range ids[1:] {
+		cols.and(profiles[int32(id)].cols)
+	}
+	for k := n.shop.first; k < n.shop.last; k++ {
+		c := &s.columns[k]
+		if !cols.has(k) || c.relaxed != col.relaxed || c.supply != "" && c.supply != col.supply {
+			continue
+		}
+		ok := true
+		for name, v := range fixed {
+			if have, _ := s.columnLabel(c, name); have != v {
+				ok = false
+			}
+		}
+		for _, t := range terms {
+			ok = ok && s.columnMatches(c, []requirements.Set{t})
+		}
+		if ok {
+			m.columns = append(m.columns, int32(k))
+		}
+	}
+	slices.SortFunc(m.columns, s.compareColumns)
+	menus[key] = m
+	return m
+}
+
+// allows reports whether a column may stand in for the planned one as far as the pool's
+// limits go: they were booked for the planned type.
+func (c *choice) allows(k int32) bool {
+	return k == c.planned || c.menu.s.samePoolLimits(k, c.planned)
+}
+
+func (c *choice) each(f func(k int32) bool) {
+	types := map[int32]bool{}
+	s := c.menu.s
+	for _, k := range c.menu.columns {
+		col := &s.columns[k]
+		if !c.allows(k) || !holds(col.alloc, c.use) {
+			continue
+		}
+		if !types[col.typ] {
+			if len(types) == s.opts.MaxAlternatives {
+				continue
+			}
+			types[col.typ] = true
+		}
+		if !f(k) {
+			return
+		}
+	}
+}
+
+func (c *choice) offers() []Offer {
+	var out []Offer
+	seen := map[Offer]bool{}
+	c.each(func(k int32) bool {
+		o := c.menu.s.offer(k)
+		id := Offer{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, ReservationID: o.ReservationID}
+		if !seen[id] { // a commitment's price and the regular one are the same offering
+			seen[id] = true
+			out = append(out, o)
+		}
+		return true
+	})
+	return out
+}
+
+func (c *choice) requirements() requirements.Set {
+	s := c.menu.s
+	pool := s.snap.Pools[c.menu.shop.pool]
+	set := pool.Requirements.Clone()
+	delete(set, karpv1.NodeRegisteredLabelKey)
+	delete(set, karpv1.NodeInitializedLabelKey)
+	for _, t := range c.menu.terms {
+		for key, r := range t {
+			if key != requirements.FieldName && key != corev1.LabelHostname && (!r.AllowsAbsent() || set.Has(key)) {
+				set.Add(r)
+			}
+		}
+	}
+	for key, v := range c.menu.fixed {
+		set.Add(requirements.In(key, v))
+	}
+	for key, v := range c.menu.shop.chosen {
+		if s.lookedAt(c, key) {
+			set.Add(requirements.In(key, v))
+		}
+	}
+	values := map[string]map[string]bool{corev1.LabelInstanceTypeStable: {}, corev1.LabelTopologyZone: {}, karpv1.CapacityTypeLabelKey: {}}
+	reservations := map[string]bool{}
+	c.each(func(k int32) bool {
+		o := s.offer(k)
+		values[corev1.LabelInstanceTypeStable][o.InstanceType] = true
+		values[corev1.LabelTopologyZone][o.Zone] = true
+		values[karpv1.CapacityTypeLabelKey][o.CapacityType] = true
+		if o.ReservationID != "" {
+			reservations[o.ReservationID] = true
+		}
+		return true
+	})
+	for key, vs := range values {
+		n := set.Get(key).MinValues()
+		r := requirements.In(key, sortedKeys(vs)...)
+		if set.Has(key) {
+			r = set[key].Intersect(r)
+		}
+		set[key] = r.WithMinValues(n)
+	}
+	if len(reservations) > 0 && s.columns[c.planned].supply != "" {
+		set.Add(requirements.In(catalog.ReservationIDLabel, sortedKeys(reservations)...))
+	}
+	if s.columns[c.planned].relaxed {
+		for key, n := range minValuesOf(pool) {
+			if have := c.distinct(key); have < n {
+				set[key] = set[key].WithMinValues(max(have, 1))
+			}
+		}
+	}
+	return set
+}
+
+// distinct is the number of values of a label among the alternatives.
+func (c *choice) distinct(key string) int {
+	s := c.menu.s
+	values := map[string]bool{}
+	c.each(func(k int32) bool {
+		if v, ok := s.columnLabel(&s.columns[k], key); ok {
+			values[v] = true
+		}
+		return true
+	})
+	return len(values)
+}
+
+// lookedAt reports whether a pod of the menu constrains a label.
+func (s *solver) lookedAt(c *choice, key string) bool {
+	for _, t := range c.menu.terms {
+		if t.Has(key) {
+			return true
+		}
+	}
+	return c.menu.fixed[key] != ""
+}
+
+func (s *solver) offer(k int32) Offer {
+	c := &s.columns[k]
+	it, of := s.columnType(c)
+	return Offer{InstanceType: it.Name, Zone: of.Zone, CapacityType: of.CapacityType, ReservationID: of.ReservationID, Cost: c.cost, Bias: c.bias}
+}
+
+// labelsOf are the labels that are certain for nodes of a column.
+func (s *solver) labelsOf(c *column) map[string]string {
+	it, of := s.columnType(c)
+	out := map[string]string{}
+	for key, r := range it.Requirements {
+		if v, ok := r.IsSingle(); ok {
+			out[key] = v
+		}
+	}
+	for key, v := range s.shops[c.shop].labels {
+		out[key] = v
+	}
+	for key, r := range of.Requirements {
+		if v, ok := r.IsSingle(); ok {
+			out[key] = v
+		}
+	}
+	out[corev1.LabelInstanceTypeStable] = it.Name
+	out[corev1.LabelTopologyZone] = of.Zone
+	out[karpv1.CapacityTypeLabelKey] = of.CapacityType
+	if of.ReservationID != "" {
+		out[catalog.ReservationIDLabel] = of.ReservationID
+	}
+	return out
+}

@@ -1,0 +1,385 @@
+package schedule
+
+import "math"
+
+// entry is the node's count of a hostname group; make adds one that is missing.
+func (n *node) entry(g int32, make bool) *groupCount {
+	for i := range n.counts {
+		if n.counts[i].group == g {
+			return &n.counts[i]
+		}
+	}
+	if !make {
+		return nil
+	}
+	n.counts = append(n.counts, groupCount{group: g})
+	return &n.counts[len(n.counts)-1]
+}
+
+// countPod adds k pods of a group on a node; negative k takes them away.
+func (s *solver) countPod(n *node, g, k int32) {
+	gr := s.groups[g]
+	if gr.kind == spreadGroup && !s.counted(s.filters[gr.filter], n) {
+		return
+	}
+	if gr.key == hostname {
+		e := n.entry(g, true)
+		if gr.built {
+			gr.move(e.count, e.count+k)
+		}
+		e.count += k
+		gr.total += int(k)
+		return
+	}
+	if d := n.domains[gr.key]; d >= 0 {
+		gr.add(d, k)
+	}
+}
+
+// add counts k pods in domain d of a group that is not about hostnames.
+func (gr *group) add(d, k int32) {
+	gr.counts = stretched(gr.counts, d)
+	gr.counts[d] += k
+	gr.total += int(k)
+}
+
+func stretched(l []int32, d int32) []int32 {
+	for int(d) >= len(l) {
+		l = append(l, 0)
+	}
+	return l
+}
+
+func at(l []int32, d int32) int32 {
+	if int(d) < len(l) {
+		return l[d]
+	}
+	return 0
+}
+
+// guard adds k pods that own the anti-affinity term of a group.
+func (s *solver) guard(n *node, g, k int32) {
+	gr := s.groups[g]
+	if gr.key == hostname {
+		n.entry(g, true).guards += k
+	} else if d := n.domains[gr.key]; d >= 0 {
+		gr.guards = stretched(gr.guards, d)
+		gr.guards[d] += k
+	}
+}
+
+// move keeps the histogram of a hostname spread group when a node's count changes.
+func (gr *group) move(from, to int32) {
+	gr.hist = stretched(gr.hist, max(from, to))
+	gr.hist[from]--
+	gr.hist[to]++
+	gr.least = min(gr.least, to)
+	for int(gr.least) < len(gr.hist)-1 && gr.hist[gr.least] == 0 {
+		gr.least++
+	}
+}
+
+// prepare counts the domains of a spread group: those of the nodes it counts.
+func (s *solver) prepare(gr *group) {
+	if gr.built || gr.kind != spreadGroup {
+		return
+	}
+	gr.built = true
+	gr.hist = []int32{0}
+	for _, n := range s.nodes {
+		s.addDomain(gr, n)
+	}
+}
+
+// addDomain tells a spread group of a node.
+func (s *solver) addDomain(gr *group, n *node) {
+	if !s.counted(s.filters[gr.filter], n) {
+		return
+	}
+	if gr.key != hostname {
+		if d := n.domains[gr.key]; d >= 0 {
+			gr.present = stretched(gr.present, d)
+			gr.present[d]++
+		}
+		return
+	}
+	c := int32(0)
+	if e := n.entry(gr.id, false); e != nil {
+		c = e.count
+	}
+	gr.hist = stretched(gr.hist, c)
+	gr.hist[c]++
+	gr.domains++
+	if gr.domains == 1 || c < gr.least {
+		gr.least = c
+	}
+}
+
+// smallest is the least count over a spread group's domains: zero if there are fewer
+// than minDomains of them. extra are domains that count though no node has them yet.
+func (s *solver) smallest(gr *group, minDomains int32, extra []int32) int32 {
+	s.prepare(gr)
+	if gr.key == hostname {
+		if gr.domains < max(minDomains, 1) {
+			return 0
+		}
+		return gr.least
+	}
+	least, n := int32(math.MaxInt32), int32(0)
+	for d, p := range gr.present {
+		if p > 0 {
+			n++
+			least = min(least, at(gr.counts, int32(d)))
+		}
+	}
+	for _, d := range extra {
+		if at(gr.present, d) == 0 {
+			n++
+			least = min(least, at(gr.counts, d))
+		}
+	}
+	if n < max(minDomains, 1) {
+		return 0
+	}
+	return least
+}
+
+// bootstraps reports whether a pod of a class is the first of those it wants to be near,
+// so that it may go anywhere.
+func (s *solver) bootstraps(c *class) bool {
+	if !c.nearAll {
+		return false
+	}
+	for _, r := range c.near {
+		if s.groups[r.group].total > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// placeAllowed reports whether the rules of a class that look at labels other than the
+// hostname allow a pod of it on n now. The failing group is returned for the reason.
+func (s *solver) placeAllowed(c *class, n *node) (int32, bool) { return s.placeAllows(c, n, nil) }
+
+// placeAllows is placeAllowed with fresh, the domain of a node that is not bought yet
+// for the rules to count as there; by topology key.
+func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
+	for i := range c.spread {
+		r := &c.spread[i]
+		gr := s.groups[r.group]
+		if gr.key == hostname {
+			continue
+		}
+		d := n.domains[gr.key]
+		if d < 0 {
+			return r.group, false
+		}
+		add := int32(0)
+		if r.self {
+			add = 1
+		}
+		var extra []int32
+		if fresh != nil {
+			extra = fresh[gr.key : gr.key+1]
+		}
+		if at(gr.counts, d)+add-s.smallest(gr, r.minDomains, extra) > r.skew {
+			return r.group, false
+		}
+	}
+	if len(c.near) > 0 {
+		first := s.bootstraps(c)
+		for _, r := range c.near {
+			gr := s.groups[r.group]
+			if gr.key == hostname {
+				continue
+			}
+			if d := n.domains[gr.key]; d < 0 || !first && at(gr.counts, d) == 0 {
+				return r.group, false
+			}
+		}
+	}
+	for _, r := range c.apart {
+		if gr := s.groups[r.group]; gr.key != hostname {
+			if d := n.domains[gr.key]; d >= 0 && at(gr.counts, d) > 0 {
+				return r.group, false
+			}
+		}
+	}
+	for _, g := range c.blocked {
+		if gr := s.groups[g]; gr.key != hostname {
+			if d := n.domains[gr.key]; d >= 0 && at(gr.guards, d) > 0 {
+				return g, false
+			}
+		}
+	}
+	return -1, true
+}
+
+// hostAllows is how many pods of a class the rules about the hostname allow on n now.
+// The failing group is returned for the reason.
+func (s *solver) hostAllows(c *class, n *node) (int32, int32) {
+	if !c.hostRules {
+		return math.MaxInt32, -1
+	}
+	most := int32(math.MaxInt32)
+	count := func(g int32) int32 {
+		if e := n.entry(g, false); e != nil {
+			return e.count
+		}
+		return 0
+	}
+	for i := range c.spread {
+		r := &c.spread[i]
+		gr := s.groups[r.group]
+		if gr.key != hostname {
+			continue
+		}
+		free := r.skew + s.smallest(gr, r.minDomains, nil) - count(r.group)
+		if r.self {
+			most = min(most, free)
+		} else if free < 0 {
+			most = 0
+		}
+		if most <= 0 {
+			return 0, r.group
+		}
+	}
+	if len(c.near) > 0 && !s.bootstraps(c) {
+		for _, r := range c.near {
+			if s.groups[r.group].key == hostname && count(r.group) == 0 {
+				return 0, r.group
+			}
+		}
+	}
+	for _, r := range c.apart {
+		if s.groups[r.group].key != hostname {
+			continue
+		}
+		if count(r.group) > 0 {
+			return 0, r.group
+		}
+		if r.self {
+			most = min(most, 1)
+		}
+	}
+	for _, g := range c.blocked {
+		if s.groups[g].key == hostname {
+			if e := n.entry(g, false); e != nil && e.guards > 0 {
+				return 0, g
+			}
+		}
+	}
+	return most, -1
+}
+
+// roomAllows is how many pods of a class a node has room, ports and attachments for.
+func (s *solver) roomAllows(c *class, n *node) int32 {
+	most := int32(math.MaxInt32)
+	saved := 0
+	if len(c.shared) > 0 {
+		for _, v := range c.shared {
+			if n.attached[v.Driver+"\x00"+v.ID] {
+				saved++
+			}
+		}
+		most = 1 // the second of them needs fewer attachments: one at a time
+	}
+	for r, q := range c.req {
+		if q <= 0 {
+			continue
+		}
+		if saved > 0 && r >= len(s.dims) {
+			q -= float64(s.attachedOf(c, n, s.drivers[r-len(s.dims)]))
+			if q <= 0 {
+				continue
+			}
+		}
+		if q > n.room[r] {
+			return 0
+		}
+		most = min(most, int32(min(n.room[r]/q, math.MaxInt32)))
+	}
+	if len(c.snap.Ports) > 0 {
+		if portsConflict(n.ports, c.snap.Ports) {
+			return 0
+		}
+		most = 1
+	}
+	return most
+}
+
+func (s *solver) attachedOf(c *class, n *node, driver string) int {
+	k := 0
+	for _, v := range c.shared {
+		if v.Driver == driver && n.attached[v.Driver+"\x00"+v.ID] {
+			k++
+		}
+	}
+	return k
+}
+
+// admits is how many pods of a class n takes now by all rules but those of placeAllowed.
+func (s *solver) admits(c *class, n *node) int32 {
+	if !s.accepts(c.profile, n) {
+		return 0
+	}
+	most := s.roomAllows(c, n)
+	if most > 0 && c.hostRules {
+		h, _ := s.hostAllows(c, n)
+		most = min(most, h)
+	}
+	return most
+}
+
+// put places k pods of a class on n. booked pods are counted in their domains already.
+func (s *solver) put(c *class, n *node, k int32, booked bool) {
+	s.take(c, n, k)
+	for _, g := range c.adds {
+		if !booked || s.groups[g].key == hostname || s.groups[g].kind == softGroup {
+			s.countPod(n, g, k)
+		}
+	}
+	for _, g := range c.guards {
+		if !booked || s.groups[g].key == hostname {
+			s.guard(n, g, k)
+		}
+	}
+	s.seq++
+	s.placed = append(s.placed, placement{class: c.id, node: n.index, n: k, seq: s.seq})
+	s.demand[c.id] -= int(k)
+}
+
+// take uses the room, ports and attachments of k pods.
+func (s *solver) take(c *class, n *node, k int32) {
+	for r, q := range c.req {
+		n.room[r] -= float64(k) * q
+	}
+	for _, v := range c.snap.Volumes {
+		if v.Shared && !n.attach(v) {
+			for i, d := range s.drivers {
+				if d == v.Driver {
+					n.room[len(s.dims)+i]++
+				}
+			}
+		}
+	}
+	if len(c.snap.Ports) > 0 {
+		n.ports = append(n.ports[:len(n.ports):len(n.ports)], c.snap.Ports...)
+	}
+	for i := range n.pods {
+		if n.pods[i].class == c.id {
+			n.pods[i].n += k
+			return
+		}
+	}
+	n.pods = append(n.pods, placedPods{c.id, k})
+}
+
+// keyName is the label that a group is about.
+func (s *solver) keyName(gr *group) string {
+	if gr.key == hostname {
+		return "kubernetes.io/hostname"
+	}
+	return s.keys[gr.key].name
+}
