@@ -23,6 +23,7 @@ const (
 	maxProductBytes = 1 << 20
 	maxDigits       = 256
 	maxExponent     = 400
+	maxStack        = 12 << 20
 )
 
 // How often the guard looks at what is dear to look at, in steps.
@@ -33,14 +34,15 @@ const (
 
 // guard stops an evaluation. OPA asks it before each expression.
 type guard struct {
-	ctx       context.Context
-	deadline  time.Time
-	steps     int64
-	maxSteps  int64
-	startHeap uint64
-	startAll  uint64
-	maxAlloc  uint64
-	samples   [2]metrics.Sample
+	ctx        context.Context
+	deadline   time.Time
+	steps      int64
+	maxSteps   int64
+	startHeap  uint64
+	startAll   uint64
+	maxAlloc   uint64
+	startStack uint64
+	samples    [3]metrics.Sample
 	// stopped is the class of the limit that was hit. Only the evaluating goroutine
 	// touches it, and others after that has ended.
 	stopped policy.Class
@@ -49,9 +51,9 @@ type guard struct {
 func newGuard(ctx context.Context, maxSteps, maxAlloc int64) *guard {
 	g := &guard{ctx: ctx, maxSteps: maxSteps, maxAlloc: uint64(maxAlloc)}
 	g.deadline, _ = ctx.Deadline()
-	g.samples[0].Name, g.samples[1].Name = "/gc/heap/allocs:bytes", "/memory/classes/heap/objects:bytes"
+	g.samples[0].Name, g.samples[1].Name, g.samples[2].Name = "/gc/heap/allocs:bytes", "/memory/classes/heap/objects:bytes", "/memory/classes/heap/stacks:bytes"
 	metrics.Read(g.samples[:])
-	g.startAll, g.startHeap = g.samples[0].Value.Uint64(), g.samples[1].Value.Uint64()
+	g.startAll, g.startHeap, g.startStack = g.samples[0].Value.Uint64(), g.samples[1].Value.Uint64(), g.samples[2].Value.Uint64()
 	return g
 }
 
@@ -87,6 +89,12 @@ func (g *guard) Cancelled() bool {
 		// The counters are those of the process. What only passes through the heap costs
 		// time, and may be another goroutine's; what stays on it is the danger.
 		if all > g.maxAlloc && heap > g.startHeap+g.maxAlloc/4 || all > 8*g.maxAlloc {
+			g.stopped = policy.ClassMemory
+			return true
+		}
+		// OPA goes on inside the call that gave it a value, so a long row of calls makes a
+		// deep stack; at 1 GB Go would end the process.
+		if g.samples[2].Value.Uint64() > g.startStack+maxStack {
 			g.stopped = policy.ClassMemory
 			return true
 		}

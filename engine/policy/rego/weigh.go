@@ -117,6 +117,8 @@ func (s *scales) term(r *ast.Rule, t *ast.Term, defs map[ast.Var][]*ast.Term) fl
 			return w
 		}
 		return s.term(r, v[0], defs)
+	case ast.Call:
+		return s.call(r, v, defs)
 	case *ast.Array:
 		v.Foreach(add)
 	case ast.Object:
@@ -132,4 +134,28 @@ func (s *scales) term(r *ast.Rule, t *ast.Term, defs map[ast.Var][]*ast.Term) fl
 		add(v.Value)
 	}
 	return w
+}
+
+// call is the weight of what a function of the policy returns: that of its value for light
+// arguments, times that of the heaviest argument.
+func (s *scales) call(r *ast.Rule, c ast.Call, defs map[ast.Var][]*ast.Term) float64 {
+	op, ok := c[0].Value.(ast.Ref)
+	if !ok {
+		return 1
+	}
+	name := op.String()
+	if !op[0].Equal(ast.DefaultRootDocument) {
+		name = r.Module.Package.Path.String() + "." + name
+	}
+	if len(s.rules[name]) == 0 {
+		return 1 // what builtin functions return is bounded when they are called
+	}
+	w, arg := 1.0, 1.0
+	for _, other := range s.rules[name] {
+		w = max(w, s.rule(other))
+	}
+	for _, x := range c[1:] {
+		arg = max(arg, s.term(r, x, defs))
+	}
+	return min(w*arg, 1e18)
 }

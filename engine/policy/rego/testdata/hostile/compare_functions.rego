@@ -1,6 +1,6 @@
 # hook: score
-# want: Deadline Memory Fuel
-# says: 
+# want: Load
+# says: a value has more than
 package dovetail.score.hostile
 
 pair(a) := [a, a]

@@ -1,5 +1,5 @@
 # hook: score
-# want: Fuel Deadline
+# want: Fuel Deadline Memory
 # says: 
 package dovetail.score.hostile
 
