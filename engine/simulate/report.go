@@ -72,8 +72,7 @@ type Node struct {
 	Alternatives int    `json:"alternatives"`
 	Next         *Offer `json:"next,omitempty"`
 	// MinValuesRelaxed is true if the pool's minValues could not be met.
-	MinValuesRelaxed bool     `json:"minValuesRelaxed,omitempty"`
-	Reasons          []Reason `json:"reasons,omitempty"`
+	MinValuesRelaxed bool `json:"minValuesRelaxed,omitempty"`
 }
 
 // Use is how much of a node's resource is taken.
@@ -213,17 +212,17 @@ func reasons(in []schedule.Reason) []Reason {
 }
 
 func newNode(n *schedule.NewNode) Node {
+	alternatives := n.Alternatives()
 	out := Node{
 		Name: n.Name, Pool: n.Pool, InstanceType: n.Planned.InstanceType, Zone: n.Planned.Zone,
 		CapacityType: n.Planned.CapacityType, ReservationID: n.Planned.ReservationID,
 		Price: n.Planned.Cost.Dollars(), Bias: n.Planned.Bias.Dollars(),
 		Utilisation:      map[string]Use{},
 		Pods:             podStrings(n.Pods),
-		Alternatives:     max(len(n.Alternatives)-1, 0),
+		Alternatives:     max(len(alternatives)-1, 0),
 		MinValuesRelaxed: n.MinValuesRelaxed,
-		Reasons:          reasons(n.Reasons),
 	}
-	for _, a := range n.Alternatives {
+	for _, a := range alternatives {
 		if a.InstanceType != n.Planned.InstanceType {
 			out.Next = &Offer{InstanceType: a.InstanceType, Zone: a.Zone, CapacityType: a.CapacityType, ReservationID: a.ReservationID,
 				Price: a.Cost.Dollars(), Bias: a.Bias.Dollars()}

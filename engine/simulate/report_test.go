@@ -21,7 +21,7 @@ func key(name string) snapshot.PodKey { return snapshot.PodKey{Namespace: "defau
 func newPlanNode(n int, typ string, cost schedule.Offer, pods ...snapshot.PodKey) schedule.NewNode {
 	cost.InstanceType = typ
 	return schedule.NewNode{
-		Name: fmt.Sprintf("main/%d", n), Pool: "main", Planned: cost, Alternatives: []schedule.Offer{cost, {InstanceType: "bigger", Cost: cost.Cost * 2}}, Pods: pods,
+		Name: fmt.Sprintf("main/%d", n), Pool: "main", Planned: cost, Pods: pods,
 		Requests: resources.List{"cpu": 1500, "memory": 4 * gib, "pods": int64(len(pods))}, Daemons: resources.List{"cpu": 100},
 		Allocatable: resources.List{"cpu": 2000, "memory": 8 * gib, "pods": 110, "nvidia.com/gpu": 0},
 	}
@@ -84,7 +84,6 @@ n1    main  +1    50 → 75 %%  0 → 12 %%
 Unscheduled:
   2 pods of Deployment default/x, such as default/x1
     - %s
-      would help: raise the limit
 
 Problems:
   a.yaml:3: Pod p: wrong

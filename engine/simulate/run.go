@@ -27,6 +27,8 @@ type Options struct {
 	DefaultSpread []corev1.TopologySpreadConstraint
 	// Solve tunes the plan.
 	Solve schedule.Options
+	// Problems are those of the catalogue; they become part of the report.
+	Problems []load.Problem
 	// Progress is told what begins, if it is not nil.
 	Progress func(stage string)
 }
@@ -45,7 +47,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	if progress == nil {
 		progress = func(string) {}
 	}
-	objs, problems := in.Objects, slices.Clone(in.Problems)
+	objs, problems := in.Objects, slices.Concat(in.Problems, opts.Problems)
 	if len(objs.NodePools) == 0 {
 		objs.NodePools = []*karpv1.NodePool{DefaultNodePool(opts.Catalog)}
 		problems = append(problems, load.Problem{Severity: load.Note, Kind: "NodePool", Name: defaultPoolName,

@@ -12,9 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	podresource "k8s.io/component-helpers/resource"
-	scheduling "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -52,7 +50,7 @@ func newCluster(objs *snapshot.Objects, defaults []corev1.TopologySpreadConstrai
 		}
 	}
 	for _, n := range objs.Nodes {
-		c.add(&machine{Node: n, attach: attach[n.Name]})
+		c.add(&machine{Node: started(n, objs.NodeClaims), attach: attach[n.Name]})
 	}
 	for _, ns := range objs.Namespaces {
 		c.namespaces[ns.Name] = ns.Labels
@@ -67,6 +65,23 @@ func newCluster(objs *snapshot.Objects, defaults []corev1.TopologySpreadConstrai
 		}
 	}
 	return c
+}
+
+// started is n as it will be once it is initialised: without its startup taints.
+func started(n *corev1.Node, claims []*karpv1.NodeClaim) *corev1.Node {
+	for _, claim := range claims {
+		if claim.Status.NodeName != n.Name || n.Labels[karpv1.NodeInitializedLabelKey] == "true" {
+			continue
+		}
+		n = n.DeepCopy()
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return slices.ContainsFunc(claim.Spec.StartupTaints, func(s corev1.Taint) bool { return s.MatchTaint(&t) })
+		})
+		if len(n.Status.Allocatable) == 0 {
+			n.Status.Allocatable = claim.Status.Allocatable
+		}
+	}
+	return n
 }
 
 func (c *cluster) add(m *machine) {
@@ -114,13 +129,23 @@ func (c *cluster) taints(pod *corev1.Pod, m *machine) string {
 	if m.Spec.Unschedulable {
 		return "the node is cordoned"
 	}
-	t, untolerated := scheduling.FindMatchingUntoleratedTaint(klog.Background(), m.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
-		return t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute
-	}, false)
-	if untolerated {
-		return "taint " + t.ToString()
+	for i := range m.Spec.Taints {
+		t := &m.Spec.Taints[i]
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !slices.ContainsFunc(pod.Spec.Tolerations, func(o corev1.Toleration) bool { return tolerates(&o, t) }) {
+			return "taint " + t.ToString()
+		}
 	}
 	return ""
+}
+
+func tolerates(o *corev1.Toleration, t *corev1.Taint) bool {
+	switch {
+	case o.Effect != "" && o.Effect != t.Effect:
+		return false
+	case o.Operator == corev1.TolerationOpExists:
+		return o.Key == "" || o.Key == t.Key
+	}
+	return o.Key == t.Key && o.Value == t.Value
 }
 
 func (c *cluster) affinityToNode(pod *corev1.Pod, m *machine) string {

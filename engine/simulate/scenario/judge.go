@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -150,7 +149,7 @@ func (o *Offers) judge(plan schedule.Plan) []string {
 	}
 	for i := range plan.NewNodes {
 		n := &plan.NewNodes[i]
-		for _, a := range n.Alternatives {
+		for _, a := range n.Alternatives() {
 			one(n.Name, "type", a.InstanceType, o.Types)
 			one(n.Name, "capacity type", a.CapacityType, o.CapacityTypes)
 			one(n.Name, "zone", a.Zone, o.Zones)
@@ -276,7 +275,7 @@ func applied(node string) string { return "applied-" + strings.ReplaceAll(node, 
 
 // shuffle plans p with its objects in other orders: the plans must be equal (I5).
 func shuffle(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, error) {
-	want, err := Bytes(plan)
+	want, err := plan.MarshalText()
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +290,7 @@ func shuffle(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, err
 		if other.Cost != plan.Cost {
 			return []string{fmt.Sprintf("I5: with the objects in another order (seed %d) the plan costs $%.4f instead of $%.4f", seed, other.Cost.Dollars(), plan.Cost.Dollars())}, nil
 		}
-		got, err := Bytes(other)
+		got, err := other.MarshalText()
 		if err != nil {
 			return nil, err
 		}
@@ -300,22 +299,6 @@ func shuffle(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, err
 		}
 	}
 	return nil, nil
-}
-
-// Bytes is everything a plan says, in a form that is equal for equal plans.
-func Bytes(plan schedule.Plan) ([]byte, error) {
-	type node struct {
-		schedule.NewNode
-		Requirements any
-	}
-	out := struct {
-		schedule.Plan
-		NewNodes []node
-	}{Plan: plan}
-	for i := range plan.NewNodes {
-		out.NewNodes = append(out.NewNodes, node{plan.NewNodes[i], plan.NewNodes[i].Requirements.NodeSelectorRequirements()})
-	}
-	return json.MarshalIndent(out, "", " ")
 }
 
 func shuffled(o snapshot.Objects, r *rand.Rand) snapshot.Objects {

@@ -1,0 +1,143 @@
+package simulate
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+)
+
+// Explanation is [schedule.Explanation] with its sentences, as data for programs.
+type Explanation struct {
+	Pod string `json:"pod"`
+	// Node is where the plan puts the pod; empty if it puts it nowhere.
+	Node string `json:"node,omitempty"`
+	// New is true if Node is to be bought.
+	New bool `json:"new,omitempty"`
+	// Bought is that new node.
+	Bought *Node `json:"bought,omitempty"`
+	// Reasons are those of a pod without a node.
+	Reasons []Reason          `json:"reasons,omitempty"`
+	Pools []PoolExplanation `json:"pools"`
+	Nodes []NodeExplanation `json:"nodes"`
+}
+
+// PoolExplanation says what a NodePool can do for the pod.
+type PoolExplanation struct {
+	Name    string             `json:"name"`
+	Weight  int32              `json:"weight,omitempty"`
+	Reasons []Reason           `json:"reasons"`
+	Nearest []OfferExplanation `json:"nearest"`
+}
+
+// OfferExplanation says why an offering does not do, or why it was chosen.
+type OfferExplanation struct {
+	Offer
+	Reasons []Reason `json:"reasons"`
+}
+
+// NodeExplanation says the same of an existing node.
+type NodeExplanation struct {
+	Name    string   `json:"name"`
+	Reasons []Reason `json:"reasons"`
+}
+
+// NewExplanation converts e.
+func NewExplanation(e schedule.Explanation) Explanation {
+	out := Explanation{Pod: e.Pod.String(), Node: e.Node, New: e.New, Pools: []PoolExplanation{}, Nodes: []NodeExplanation{}}
+	if e.Bought != nil {
+		n := newNode(e.Bought)
+		out.Bought = &n
+	}
+	if len(e.Reasons) > 0 {
+		out.Reasons = reasons(e.Reasons)
+	}
+	for _, p := range e.Pools {
+		pool := PoolExplanation{Name: p.Name, Weight: p.Weight, Reasons: reasons(p.Reasons), Nearest: []OfferExplanation{}}
+		for _, n := range p.Nearest {
+			o := n.Offer
+			pool.Nearest = append(pool.Nearest, OfferExplanation{
+				Offer:   Offer{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, ReservationID: o.ReservationID, Price: o.Cost.Dollars(), Bias: o.Bias.Dollars()},
+				Reasons: reasons(n.Reasons),
+			})
+		}
+		out.Pools = append(out.Pools, pool)
+	}
+	for _, n := range e.Nodes {
+		out.Nodes = append(out.Nodes, NodeExplanation{Name: n.Name, Reasons: reasons(n.Reasons)})
+	}
+	return out
+}
+
+// shownNodes is the number of existing nodes that [WriteExplanation] lists one by one.
+const shownNodes = 10
+
+// WriteExplanation writes e for people.
+func WriteExplanation(w io.Writer, e schedule.Explanation) error {
+	x := NewExplanation(e)
+	var b bytes.Buffer
+	switch {
+	case x.Node == "":
+		fmt.Fprintf(&b, "%s gets no node:\n", x.Pod)
+		writeReasons(&b, x.Reasons, "  ")
+	case x.Bought != nil:
+		n := x.Bought
+		fmt.Fprintf(&b, "%s goes to a new node, %s: %s in %s, %s, $%s an hour, with %s.\n", x.Pod, n.Name, n.InstanceType, dash(n.Zone), n.CapacityType,
+			money(n.Price), others(len(n.Pods)-1))
+	default:
+		fmt.Fprintf(&b, "%s goes to the existing node %s.\n", x.Pod, x.Node)
+	}
+	for _, p := range x.Pools {
+		fmt.Fprintf(&b, "\nNodePool %s", p.Name)
+		if p.Weight > 0 {
+			fmt.Fprintf(&b, " (weight %d)", p.Weight)
+		}
+		fmt.Fprintln(&b, ":")
+		if len(p.Reasons) == 0 {
+			fmt.Fprintln(&b, "  could buy a node for it; the cheapest for this pod alone:")
+		}
+		writeReasons(&b, p.Reasons, "  ")
+		offers(&b, p.Nearest)
+	}
+	if len(x.Nodes) > 0 {
+		fmt.Fprintln(&b, "\nExisting nodes:")
+	}
+	for i, n := range x.Nodes {
+		if i == shownNodes {
+			fmt.Fprintf(&b, "  and %d more; -o json lists them.\n", len(x.Nodes)-i)
+			break
+		}
+		fmt.Fprintf(&b, "  %s:\n", n.Name)
+		if len(n.Reasons) == 0 {
+			fmt.Fprintln(&b, "    has room")
+		}
+		writeReasons(&b, n.Reasons, "    ")
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func others(n int) string {
+	if n == 0 {
+		return "no other pod"
+	}
+	return plural(n, "other pod")
+}
+
+func offers(b *bytes.Buffer, nearest []OfferExplanation) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	for _, n := range nearest {
+		verdict := "would do"
+		for i, r := range n.Reasons {
+			if i == 0 {
+				verdict = r.Text
+			} else {
+				verdict += "; " + r.Text
+			}
+		}
+		fmt.Fprintf(t, "    %s\t%s\t%s\t$%s\t%s\n", n.InstanceType, dash(n.Zone), n.CapacityType, money(n.Price), verdict)
+	}
+	flush(t)
+}
