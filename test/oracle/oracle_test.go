@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -61,22 +60,11 @@ func plan(t *testing.T, p *problem.Problem, seed uint64) string {
 	if err != nil {
 		t.Fatalf("seed %d: %v", seed, err)
 	}
-	type node struct {
-		schedule.NewNode
-		Requirements string
-	}
-	out := struct {
-		schedule.Plan
-		NewNodes []node
-	}{Plan: plan}
-	for _, n := range plan.NewNodes {
-		out.NewNodes = append(out.NewNodes, node{NewNode: n, Requirements: n.Requirements.String()})
-	}
-	b, err := json.MarshalIndent(out, "", " ")
+	b, err := plan.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+	return strings.ReplaceAll(string(b), ",", ",\n")
 }
 
 func TestRun(t *testing.T) {

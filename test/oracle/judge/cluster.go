@@ -377,7 +377,7 @@ func (k *cluster) offeringOf(o *schedule.Offer) *catalog.Offering {
 }
 
 // launch is the node that buying o for n gives, and what is wrong with that offer.
-func (k *cluster) launch(n *schedule.NewNode, o *schedule.Offer) (*corev1.Node, []string) {
+func (k *cluster) launch(n *newNode, o *schedule.Offer) (*corev1.Node, []string) {
 	var wrong []string
 	pool, t, f := k.pools[n.Pool], k.types[o.InstanceType], k.offeringOf(o)
 	switch {
@@ -388,7 +388,7 @@ func (k *cluster) launch(n *schedule.NewNode, o *schedule.Offer) (*corev1.Node, 
 	case f.Unavailable:
 		wrong = append(wrong, fmt.Sprintf("offering %s/%s/%s is not available", o.InstanceType, o.Zone, o.CapacityType))
 	}
-	labels, more := k.labels(pool, t, f, n.Requirements, n.Labels)
+	labels, more := k.labels(pool, t, f, n.requirements, n.Labels)
 	labels[corev1.LabelHostname] = n.Name
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: labels},

@@ -19,6 +19,7 @@ import (
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
@@ -64,13 +65,29 @@ type Verdict struct {
 // OK reports whether nothing is wrong.
 func (v *Verdict) OK() bool { return len(v.Refused)+len(v.Missed)+len(v.Broken) == 0 }
 
-// Judge judges plan as an answer to c, under strict minValues if strict is true.
-func (j *Judge) Judge(c *problem.Problem, plan *schedule.Plan, strict bool) (Verdict, error) {
-	s, err := j.scheduler(c.Options.DefaultSpread)
+// Judge judges plan as an answer to p, under strict minValues if strict is true.
+func (j *Judge) Judge(p *problem.Problem, plan *schedule.Plan, strict bool) (Verdict, error) {
+	nodes := make([]newNode, len(plan.NewNodes))
+	for i := range plan.NewNodes {
+		n := &plan.NewNodes[i]
+		nodes[i] = newNode{NewNode: *n, alternatives: n.Alternatives(), requirements: n.Requirements()}
+	}
+	return j.judge(p, plan, nodes, strict)
+}
+
+// newNode is a node of a plan with what it computes when asked.
+type newNode struct {
+	schedule.NewNode
+	alternatives []schedule.Offer
+	requirements requirements.Set
+}
+
+func (j *Judge) judge(p *problem.Problem, plan *schedule.Plan, nodes []newNode, strict bool) (Verdict, error) {
+	s, err := j.scheduler(p.Options.DefaultSpread)
 	if err != nil {
 		return Verdict{}, err
 	}
-	r := &replay{s: s, k: newCluster(c), c: c, plan: plan, strict: strict}
+	r := &replay{s: s, k: newCluster(p), p: p, plan: plan, nodes: nodes, strict: strict}
 	r.shape()
 	if len(r.v.Broken) > 0 {
 		return r.v, nil // what follows needs a plan that hangs together
@@ -108,8 +125,9 @@ func (j *Judge) scheduler(spread []corev1.TopologySpreadConstraint) (*scheduler,
 type replay struct {
 	s      *scheduler
 	k      *cluster
-	c      *problem.Problem
+	p      *problem.Problem
 	plan   *schedule.Plan
+	nodes  []newNode
 	strict bool
 	v      Verdict
 }
@@ -128,10 +146,10 @@ func (r *replay) pod(id snapshot.PodKey) *corev1.Pod {
 // shape checks that the plan speaks of the problem's pods and nodes, each once.
 func (r *replay) shape() {
 	none := snapshot.PodKey{}
-	fresh := map[string]*schedule.NewNode{}
+	fresh := map[string]*newNode{}
 	last := ""
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		if fresh[n.Name] != nil || i > 0 && !before(last, n.Name) {
 			r.broken(none, n.Name, "order", "new nodes must be distinct and in order of name; this one comes after %q", last)
 		}
@@ -192,17 +210,17 @@ func (r *replay) offers() {
 	none := snapshot.PodKey{}
 	var cost, bias catalog.Price
 	reserved := map[string]int{}
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		cost, bias = cost+n.Planned.Cost, bias+n.Planned.Bias
 		if id := n.Planned.ReservationID; id != "" {
 			reserved[id]++
 		}
-		if !slices.Contains(n.Alternatives, n.Planned) {
+		if !slices.Contains(n.alternatives, n.Planned) {
 			r.broken(none, n.Name, "alternatives", "the planned offering is not among the alternatives")
 		}
-		for k := 1; k < len(n.Alternatives); k++ {
-			a, b := &n.Alternatives[k-1], &n.Alternatives[k]
+		for k := 1; k < len(n.alternatives); k++ {
+			a, b := &n.alternatives[k-1], &n.alternatives[k]
 			if a.Cost+a.Bias > b.Cost+b.Bias {
 				r.broken(none, n.Name, "alternatives", "not in order of cost: %v before %v", *a, *b)
 			}
@@ -231,9 +249,9 @@ func (r *replay) offers() {
 		}
 	}
 	for id, count := range reserved {
-		for i := range r.c.Types {
-			for k := range r.c.Types[i].Offerings {
-				if f := &r.c.Types[i].Offerings[k]; f.ReservationID == id && count > f.ReservationCapacity {
+		for i := range r.p.Types {
+			for k := range r.p.Types[i].Offerings {
+				if f := &r.p.Types[i].Offerings[k]; f.ReservationID == id && count > f.ReservationCapacity {
 					r.broken(none, id, "reservation", "%d nodes of %d", count, f.ReservationCapacity)
 				}
 			}
@@ -260,7 +278,7 @@ func sum(pods []*corev1.Pod) resources.List {
 }
 
 // plainPrices reports whether offerings cost their list price.
-func (r *replay) plainPrices() bool { return len(r.c.Objects.NodeOverlays) == 0 }
+func (r *replay) plainPrices() bool { return len(r.p.Objects.NodeOverlays) == 0 }
 
 // limits checks pool limits for the planned types, and for every single alternative,
 // and minValues over the alternatives.
@@ -275,8 +293,8 @@ func (r *replay) limits() {
 		l[snapshot.NodesResource] = 1
 		return l
 	}
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		if planned[n.Pool] == nil {
 			planned[n.Pool] = resources.List{}
 			planned[n.Pool].AddTo(r.k.usage[n.Pool])
@@ -290,15 +308,15 @@ func (r *replay) limits() {
 			}
 		}
 	}
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		pool := r.k.pools[n.Pool]
 		own := capacity(&n.Planned)
-		for a := range n.Alternatives {
-			other := capacity(&n.Alternatives[a])
+		for a := range n.alternatives {
+			other := capacity(&n.alternatives[a])
 			for res, q := range pool.Spec.Limits {
 				if limit := resources.Amount(res, q); planned[n.Pool][res] <= limit && planned[n.Pool][res]-own[res]+other[res] > limit {
-					r.broken(none, n.Name, "limits", "alternative %s would exceed %s: limit %d", n.Alternatives[a].InstanceType, res, limit)
+					r.broken(none, n.Name, "limits", "alternative %s would exceed %s: limit %d", n.alternatives[a].InstanceType, res, limit)
 				}
 			}
 		}
@@ -307,8 +325,8 @@ func (r *replay) limits() {
 				continue
 			}
 			values := map[string]bool{}
-			for a := range n.Alternatives {
-				o := &n.Alternatives[a]
+			for a := range n.alternatives {
+				o := &n.alternatives[a]
 				switch req.Key {
 				case corev1.LabelInstanceTypeStable:
 					values[o.InstanceType] = true
@@ -338,8 +356,8 @@ func (r *replay) place(swapped map[string]*schedule.Offer) error {
 	w := r.k.world
 	w.nodes, w.csiNodes = slices.Clone(w.nodes), slices.Clone(w.csiNodes)
 	var daemons []*corev1.Pod
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		offer := &n.Planned
 		if o := swapped[n.Name]; o != nil {
 			offer = o
@@ -410,15 +428,15 @@ const (
 // alternatives judges a sample of every new node's alternatives, the ends included.
 func (r *replay) alternatives() error {
 	var full []map[string]*schedule.Offer
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
-		count := len(n.Alternatives)
+	for i := range r.nodes {
+		n := &r.nodes[i]
+		count := len(n.alternatives)
 		for k := range min(cheapAlternatives, count) {
 			at := k
 			if count > cheapAlternatives {
 				at = k * (count - 1) / (cheapAlternatives - 1)
 			}
-			o := &n.Alternatives[at]
+			o := &n.alternatives[at]
 			if *o == n.Planned {
 				continue
 			}
@@ -437,7 +455,7 @@ func (r *replay) alternatives() error {
 }
 
 // cheap judges an offer by its room, labels and taints.
-func (r *replay) cheap(n *schedule.NewNode, o *schedule.Offer) {
+func (r *replay) cheap(n *newNode, o *schedule.Offer) {
 	alt := *n
 	alt.Labels = nil // those of the planned offering
 	node, wrong := r.k.launch(&alt, o)
@@ -510,8 +528,8 @@ pods:
 func (r *replay) oneMore(pod *corev1.Pod) (pool, offer string) {
 	used := map[string]resources.List{}
 	reserved := map[string]int{}
-	for i := range r.plan.NewNodes {
-		n := &r.plan.NewNodes[i]
+	for i := range r.nodes {
+		n := &r.nodes[i]
 		if used[n.Pool] == nil {
 			used[n.Pool] = resources.List{}
 		}
@@ -524,8 +542,8 @@ func (r *replay) oneMore(pod *corev1.Pod) (pool, offer string) {
 		if !r.buys(p) {
 			continue
 		}
-		for at := range r.c.Types {
-			t := &r.c.Types[at]
+		for at := range r.p.Types {
+			t := &r.p.Types[at]
 			if !r.room(p, t, used[name]) {
 				continue
 			}
@@ -558,7 +576,7 @@ func (r *replay) buys(p *karpv1.NodePool) bool {
 	if p.DeletionTimestamp != nil || p.Spec.Replicas != nil {
 		return false
 	}
-	ready := r.c.Options.AssumeReady
+	ready := r.p.Options.AssumeReady
 	for _, c := range p.Status.Conditions {
 		if c.Type == karpv1.ConditionReady {
 			ready = c.Status == "True"

@@ -20,7 +20,7 @@ func firstFit(t *testing.T, j *Judge, p *problem.Problem) schedule.Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replay{s: s, k: newCluster(p), c: p, plan: &schedule.Plan{}}
+	r := &replay{s: s, k: newCluster(p), p: p, plan: &schedule.Plan{}}
 	if err := r.place(nil); err != nil {
 		t.Fatal(err)
 	}

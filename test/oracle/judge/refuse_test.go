@@ -187,78 +187,79 @@ func shop() *problem.Problem {
 }
 
 // buy plans both pods of a shop on one node, a big one.
-func buy() schedule.Plan {
+func buy() (schedule.Plan, []newNode) {
 	ids := []snapshot.PodKey{{Namespace: "default", Name: "p"}, {Namespace: "default", Name: "q"}}
 	big := schedule.Offer{InstanceType: "big", Zone: "zone-a", CapacityType: catalog.OnDemand, Cost: 30}
-	return schedule.Plan{
+	plan := schedule.Plan{
 		Assignments: []schedule.Assignment{{Pod: ids[0], Node: "main/1", New: true}, {Pod: ids[1], Node: "main/1", New: true}},
 		NewNodes: []schedule.NewNode{{
-			Name: "main/1", Pool: "main", Planned: big, Alternatives: []schedule.Offer{big}, Pods: ids, Requests: resources.List{corev1.ResourceCPU: 2000, corev1.ResourcePods: 2},
+			Name: "main/1", Pool: "main", Planned: big, Pods: ids, Requests: resources.List{corev1.ResourceCPU: 2000, corev1.ResourcePods: 2},
 			Allocatable: resources.List{corev1.ResourceCPU: 4000, corev1.ResourcePods: 10},
 		}},
 		Cost: 30, Bound: 20,
 	}
+	return plan, []newNode{{NewNode: plan.NewNodes[0], alternatives: []schedule.Offer{big}}}
 }
 
 func TestJudge_NewNodes(t *testing.T) {
 	little := schedule.Offer{InstanceType: "small", Zone: "zone-a", CapacityType: catalog.OnDemand, Cost: 10}
 	two := 2
 	tests := map[string]struct {
-		change                  func(p *problem.Problem, plan *schedule.Plan)
+		change                  func(p *problem.Problem, plan *schedule.Plan, n *newNode)
 		refused, missed, broken []string
 	}{
-		"a good plan": {change: func(*problem.Problem, *schedule.Plan) {}},
-		"an alternative that is too small": {change: func(_ *problem.Problem, plan *schedule.Plan) {
-			plan.NewNodes[0].Alternatives = []schedule.Offer{little, plan.NewNodes[0].Planned}
+		"a good plan": {change: func(*problem.Problem, *schedule.Plan, *newNode) {}},
+		"an alternative that is too small": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
+			n.alternatives = []schedule.Offer{little, n.Planned}
 		}, refused: []string{names.NodeResourcesFit}},
-		"an alternative of another architecture": {change: func(p *problem.Problem, plan *schedule.Plan) {
-			plan.NewNodes[0].Alternatives = []schedule.Offer{little, plan.NewNodes[0].Planned}
+		"an alternative of another architecture": {change: func(p *problem.Problem, plan *schedule.Plan, n *newNode) {
+			n.alternatives = []schedule.Offer{little, n.Planned}
 			p.Objects.Pods[0].Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
 			p.Types[0].Allocatable = resources.List{corev1.ResourceCPU: 4000, corev1.ResourcePods: 10}
 		}, refused: []string{names.NodeAffinity}},
-		"the planned type is too small": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"the planned type is too small": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Objects.Pods[0].Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("3500m")
 		}, refused: []string{names.NodeResourcesFit}, broken: []string{"requests"}},
-		"a taint of the pool": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"a taint of the pool": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Objects.NodePools[0].Spec.Template.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 		}, refused: []string{names.TaintToleration, names.TaintToleration}},
-		"a pool's requirement": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"a pool's requirement": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Objects.NodePools[0].Spec.Template.Spec.Requirements = []karpv1.Requirement{{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"zone-a"}}}
 		}, broken: []string{"planned"}},
-		"a label that nothing settles": {change: func(p *problem.Problem, plan *schedule.Plan) {
+		"a label that nothing settles": {change: func(p *problem.Problem, plan *schedule.Plan, n *newNode) {
 			p.Objects.NodePools[0].Spec.Template.Spec.Requirements = []karpv1.Requirement{{Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{"1", "2"}}}
-			plan.NewNodes[0].Requirements = requirements.NewSet(requirements.In("rack", "1", "2"))
-			plan.NewNodes[0].Labels = map[string]string{"rack": "1"}
+			n.requirements = requirements.NewSet(requirements.In("rack", "1", "2"))
+			n.Labels = map[string]string{"rack": "1"}
 		}, broken: []string{"planned"}},
-		"a limit on nodes": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"a limit on nodes": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Objects.NodePools[0].Spec.Limits = corev1.ResourceList{"nodes": resource.MustParse("0")}
 		}, broken: []string{"limits"}},
-		"a limit that an alternative exceeds": {change: func(p *problem.Problem, plan *schedule.Plan) {
+		"a limit that an alternative exceeds": {change: func(p *problem.Problem, plan *schedule.Plan, n *newNode) {
 			p.Objects.NodePools[0].Spec.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
 			p.Types = append(p.Types, p.Types[1])
 			p.Types[2].Name, p.Types[2].Capacity = "huge", resources.List{corev1.ResourceCPU: 5000, corev1.ResourcePods: 10}
-			huge := plan.NewNodes[0].Planned
+			huge := n.Planned
 			huge.InstanceType = "huge"
-			plan.NewNodes[0].Alternatives = append(plan.NewNodes[0].Alternatives, huge)
+			n.alternatives = append(n.alternatives, huge)
 		}, broken: []string{"limits"}},
-		"too few instance types to choose from": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"too few instance types to choose from": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Objects.NodePools[0].Spec.Template.Spec.Requirements = []karpv1.Requirement{{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpExists, MinValues: &two}}
 		}, broken: []string{"minValues"}},
-		"an offering that is out of stock": {change: func(p *problem.Problem, _ *schedule.Plan) {
+		"an offering that is out of stock": {change: func(p *problem.Problem, _ *schedule.Plan, _ *newNode) {
 			p.Types[1].Offerings[0].Unavailable = true
 		}, broken: []string{"planned"}},
-		"a bound above the cost": {change: func(_ *problem.Problem, plan *schedule.Plan) { plan.Bound = 31 }, broken: []string{"bound"}},
-		"a pod twice": {change: func(_ *problem.Problem, plan *schedule.Plan) {
+		"a bound above the cost": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) { plan.Bound = 31 }, broken: []string{"bound"}},
+		"a pod twice": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
 			plan.Assignments[1].Pod = plan.Assignments[0].Pod
 		}, broken: []string{"pods", "pods", "pods"}},
-		"a pod left out that one more node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan) {
+		"a pod left out that one more node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
 			left := schedule.Unscheduled{Pod: plan.Assignments[1].Pod, Reasons: []schedule.Reason{{Code: "none"}}}
 			*plan = schedule.Plan{Unscheduled: []schedule.Unscheduled{{Pod: plan.Assignments[0].Pod, Reasons: left.Reasons}, left}}
 		}, missed: []string{"new", "new"}},
-		"a pod left out that a planned node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan) {
+		"a pod left out that a planned node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
 			left := schedule.Unscheduled{Pod: plan.Assignments[1].Pod, Reasons: []schedule.Reason{{Code: "none"}}}
 			plan.Assignments, plan.Unscheduled = plan.Assignments[:1], []schedule.Unscheduled{left}
-			plan.NewNodes[0].Pods, plan.NewNodes[0].Requests = plan.NewNodes[0].Pods[:1], resources.List{corev1.ResourceCPU: 1000, corev1.ResourcePods: 1}
+			n.Pods, n.Requests = n.Pods[:1], resources.List{corev1.ResourceCPU: 1000, corev1.ResourcePods: 1}
 		}, missed: []string{"existing"}},
 	}
 	j := New(t.Context())
@@ -270,9 +271,10 @@ func TestJudge_NewNodes(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			p, plan := shop(), buy()
-			tt.change(p, &plan)
-			v, err := j.Judge(p, &plan, true)
+			p := shop()
+			plan, nodes := buy()
+			tt.change(p, &plan, &nodes[0])
+			v, err := j.judge(p, &plan, nodes[:len(plan.NewNodes)], true)
 			if err != nil {
 				t.Fatal(err)
 			}
