@@ -15,6 +15,7 @@
 //	api       the Kubernetes kinds, and their CustomResourceDefinitions
 //	core      the decisions: resources < requirements < catalog < snapshot < schedule
 //	policy    hooks for rules of the user's own, in Rego and WebAssembly
+//	cloud     where nodes come from; sim has the catalogues of instance types
 //	simulate  plans without a cluster
 //
 // # Import rules
