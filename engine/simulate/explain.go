@@ -20,8 +20,8 @@ type Explanation struct {
 	Bought *Node `json:"bought,omitempty"`
 	// Reasons are those of a pod without a node.
 	Reasons []Reason          `json:"reasons,omitempty"`
-	Pools []PoolExplanation `json:"pools"`
-	Nodes []NodeExplanation `json:"nodes"`
+	Pools   []PoolExplanation `json:"pools"`
+	Nodes   []NodeExplanation `json:"nodes"`
 }
 
 // PoolExplanation says what a NodePool can do for the pod.
@@ -81,7 +81,7 @@ func WriteExplanation(w io.Writer, e schedule.Explanation) error {
 	switch {
 	case x.Node == "":
 		fmt.Fprintf(&b, "%s gets no node:\n", x.Pod)
-		writeReasons(&b, x.Reasons, "  ")
+		writeReasons(&b, x.Reasons, "  ", "")
 	case x.Bought != nil:
 		n := x.Bought
 		fmt.Fprintf(&b, "%s goes to a new node, %s: %s in %s, %s, $%s an hour, with %s.\n", x.Pod, n.Name, n.InstanceType, dash(n.Zone), n.CapacityType,
@@ -98,7 +98,7 @@ func WriteExplanation(w io.Writer, e schedule.Explanation) error {
 		if len(p.Reasons) == 0 {
 			fmt.Fprintln(&b, "  could buy a node for it; the cheapest for this pod alone:")
 		}
-		writeReasons(&b, p.Reasons, "  ")
+		writeReasons(&b, p.Reasons, "  ", "NodePool "+p.Name+": ")
 		offers(&b, p.Nearest)
 	}
 	if len(x.Nodes) > 0 {
@@ -113,7 +113,7 @@ func WriteExplanation(w io.Writer, e schedule.Explanation) error {
 		if len(n.Reasons) == 0 {
 			fmt.Fprintln(&b, "    has room")
 		}
-		writeReasons(&b, n.Reasons, "    ")
+		writeReasons(&b, n.Reasons, "    ", "node "+n.Name+": ")
 	}
 	_, err := w.Write(b.Bytes())
 	return err

@@ -192,7 +192,7 @@ NODES  POOL  TYPE   ZONE  CAPACITY   $/HOUR EACH  PODS EACH  CPU   MEMORY
 }
 
 func TestMoney(t *testing.T) {
-	for f, want := range map[float64]string{0: "0.00", 0.2: "0.20", 0.085: "0.085", 0.03125: "0.0312", 12.5: "12.50", 7046.123: "7,046.12", 1234567.8: "1,234,567.80", 100: "100.00"} {
+	for f, want := range map[float64]string{0: "0.00", 0.2: "0.20", 0.085: "0.085", 0.03125: "0.0312", 0.05796: "0.058", 0.002: "0.002", 12.5: "12.50", 7046.123: "7,046.12", 1234567.8: "1,234,567.80", 100: "100.00"} {
 		if got := money(f); got != want {
 			t.Errorf("money(%v) = %s, want %s", f, got, want)
 		}

@@ -151,20 +151,16 @@ func (r *Report) costLines(b *bytes.Buffer) {
 	fmt.Fprintln(b)
 }
 
-// money is an hourly price: in cents and more digits where cents are too coarse.
+// money is an hourly price in dollars, with two to four decimals.
 func money(f float64) string {
 	if f >= 100 {
 		return thousands(f)
 	}
-	s := strings.TrimRight(strconv.FormatFloat(f, 'f', 6, 64), "0")
-	whole, frac, _ := strings.Cut(s, ".")
-	for len(frac) < 2 {
-		frac += "0"
+	s := strconv.FormatFloat(f, 'f', 4, 64)
+	for range 2 {
+		s = strings.TrimSuffix(s, "0")
 	}
-	if len(frac) > 4 {
-		return strconv.FormatFloat(f, 'f', 4, 64)
-	}
-	return whole + "." + frac
+	return s
 }
 
 // thousands is f in cents with a comma per thousand.
@@ -250,13 +246,15 @@ func (r *Report) unscheduledLines(b *bytes.Buffer, wide bool) {
 		default:
 			fmt.Fprintf(b, "  %s of %s, such as %s\n", plural(g.count, "pod"), u.Workload, u.Pod)
 		}
-		writeReasons(b, u.Reasons, "    ")
+		writeReasons(b, u.Reasons, "    ", "")
 	}
 }
 
-func writeReasons(b *bytes.Buffer, reasons []Reason, indent string) {
+// writeReasons writes a line per reason. What its indentation is under, such as
+// "NodePool web: ", is not said again.
+func writeReasons(b *bytes.Buffer, reasons []Reason, indent, under string) {
 	for _, reason := range reasons {
-		fmt.Fprintf(b, "%s- %s\n", indent, reason.Text)
+		fmt.Fprintf(b, "%s- %s\n", indent, strings.TrimPrefix(reason.Text, under))
 		if reason.Hint != "" && !strings.Contains(reason.Text, reason.Hint) {
 			fmt.Fprintf(b, "%s  would help: %s\n", indent, reason.Hint)
 		}
