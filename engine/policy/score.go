@@ -40,7 +40,20 @@ type Scores struct {
 type chainState struct {
 	Cost, Bias []int64
 	changed    bool
-	digest     string
+	sum        string
+}
+
+// digest is that of the values.
+func (st *chainState) digest() string {
+	if st.sum == "" {
+		d := newDigester()
+		for i := range st.Cost {
+			d.int('c', st.Cost[i])
+			d.int('b', st.Bias[i])
+		}
+		st.sum = d.sum()
+	}
+	return st.sum
 }
 
 // Score asks the score policies about the offerings of in, unless nothing that they read
@@ -88,7 +101,7 @@ func (e *Engine) score(ctx context.Context, in *ScoreInput, policies []*entry) (
 		q.Meta = en.meta(in.Meta, Score)
 		q.chain = st
 		res := PolicyResult{Name: en.Name, Revision: en.Revision, Mode: en.Mode}
-		a, key, err := e.ask(ctx, en, &q, &res)
+		a, err := e.ask(ctx, en, &q, &res)
 		if ctx.Err() != nil {
 			return nil, false, ctx.Err()
 		}
@@ -127,13 +140,7 @@ func (e *Engine) score(ctx context.Context, in *ScoreInput, policies []*entry) (
 		if en.Mode != Enforce {
 			continue
 		}
-		if next.changed {
-			d := newDigester()
-			d.str(st.digest)
-			d.str(key)
-			next.digest = d.sum()
-			st = next
-		}
+		st = next
 		for _, x := range a.Deny {
 			if out.Deny[x.Row] == "" {
 				out.Deny[x.Row] = en.Name + ": " + x.Msg
@@ -154,8 +161,8 @@ func (e *Engine) score(ctx context.Context, in *ScoreInput, policies []*entry) (
 	return out, clean, nil
 }
 
-// ask returns the answer of en to q, and the key under which it is cached.
-func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyResult) (ScoreAnswer, string, error) {
+// ask returns the answer of en to q.
+func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyResult) (ScoreAnswer, error) {
 	d := newDigester()
 	d.str(en.Name)
 	d.str(en.Revision)
@@ -165,18 +172,14 @@ func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyR
 	if en.rows != nil {
 		d.str(q.Candidates.digest(en.rows))
 		if en.rows.chain {
-			d.str(q.chain.digest)
-			if en.rows.Child("cost") != nil {
-				// The first cost is the list price.
-				d.str(q.Candidates.digest(listPrices))
-			}
+			d.str(q.chain.digest())
 		}
 	}
 	key := d.sum()
 	res.InputDigest = key
 	if a, ok := e.answers.get(key); ok {
 		res.Cached = true
-		return a, key, nil
+		return a, nil
 	}
 	var a ScoreAnswer
 	st, err := e.run(ctx, en, q.Now.Unix, func(ctx context.Context) (Stats, error) {
@@ -189,17 +192,11 @@ func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyR
 	})
 	res.took(st)
 	if err != nil {
-		return ScoreAnswer{}, key, err
+		return ScoreAnswer{}, err
 	}
 	e.answers.put(key, a)
-	return a, key, nil
+	return a, nil
 }
-
-// listPrices is the tree of that one field.
-var listPrices = func() *Tree {
-	t := Reads{"candidates.*.offering.listPrice"}.Tree()
-	return t.rowTree()
-}()
 
 func goodKey(en *entry, q *ScoreInput) string {
 	return en.Name + "@" + en.Revision + "\x00" + q.NodePool.Name + "\x00" + q.Candidates.identity()
@@ -240,7 +237,10 @@ func withPolicy(err error, name string) error {
 // The cost of a row is (cost or its replacement) × all factors, rounded half up once,
 // plus all amounts.
 func (st *chainState) apply(a *ScoreAnswer) (*chainState, error) {
-	next := &chainState{Cost: st.Cost, Bias: st.Bias, digest: st.digest, changed: st.changed}
+	next := &chainState{Cost: st.Cost, Bias: st.Bias, changed: st.changed}
+	if len(a.Cost)+len(a.Adjust)+len(a.Bias) == 0 {
+		next.sum = st.sum
+	}
 	if len(a.Cost)+len(a.Adjust) > 0 {
 		next.Cost = slices.Clone(st.Cost)
 		next.changed = true
