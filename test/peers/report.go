@@ -59,6 +59,8 @@ type result struct {
 	OwnBound    float64 `json:"ownBound,omitempty"`
 	Existing    int     `json:"podsOnExistingNodes,omitempty"`
 	Unscheduled int     `json:"unscheduled"`
+	// Why is the engine's reason for the first unscheduled pod.
+	Why string `json:"why,omitempty"`
 	// PeakHeap and PeakResident are bytes, the work's own objects included.
 	PeakHeap     uint64 `json:"peakHeapBytes"`
 	PeakResident uint64 `json:"peakResidentBytes"`
@@ -77,7 +79,7 @@ func (r *report) add(w *work.Work, o *work.Outcome, peak memory.Peak, note strin
 	res := result{
 		Engine: o.Engine, Note: note, Pods: len(w.Pods), BuildSeconds: o.Build.Seconds(), SolveSeconds: o.Solve.Seconds(),
 		Seconds: (o.Build + o.Solve).Seconds(), Nodes: len(o.New), Cost: w.Cost(o).Dollars(), Bound: b.Bound, BoundGap: b.Gap(),
-		OwnBound: o.OwnBound.Dollars(), Unscheduled: len(o.Unscheduled), PeakHeap: peak.Heap, PeakResident: peak.Resident,
+		OwnBound: o.OwnBound.Dollars(), Unscheduled: len(o.Unscheduled), Why: o.Why, PeakHeap: peak.Heap, PeakResident: peak.Resident,
 		Bought: map[string]int{},
 	}
 	if o.Engine == karpenter.Engine {
@@ -157,6 +159,9 @@ func (r *report) write(out io.Writer, asJSON bool) error {
 			name += fmt.Sprintf(" (%d pods, %s, %d put on them)", x.Pods, x.Note, x.Existing)
 		}
 		fmt.Fprintf(out, "%s bought %s\n", name, x.bought())
+		if x.Unscheduled > 0 {
+			fmt.Fprintf(out, "%s leaves %d pods unscheduled, the first because: %.300s\n", name, x.Unscheduled, x.Why)
+		}
 		if x.BoundGap > 1e-5 {
 			fmt.Fprintf(out, "%s: the bound is valid, but up to %.3f %% below the exact relaxation\n", name, 100*x.BoundGap)
 		}

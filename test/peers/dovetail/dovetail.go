@@ -78,7 +78,9 @@ func Solve(ctx context.Context, w *work.Work) (*work.Outcome, error) {
 		if p == nil {
 			return nil, fmt.Errorf("work %s: dovetail: plan leaves out pod %s, which is not pending", w.Name, u.Pod)
 		}
-		out.Unscheduled = append(out.Unscheduled, p)
+		if out.Unscheduled = append(out.Unscheduled, p); len(out.Unscheduled) == 1 {
+			out.Why = fmt.Sprint(u.Reasons)
+		}
 	}
 	if plan.Cost != w.Cost(out) {
 		return nil, fmt.Errorf("work %s: dovetail: plan says it costs %d micro-dollars, its nodes cost %d", w.Name, plan.Cost, w.Cost(out))

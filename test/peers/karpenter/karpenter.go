@@ -38,6 +38,9 @@ func Prepare(w *work.Work) {
 	log.SetLogger(logging.NopLogger)
 	for _, it := range w.Types {
 		karpenterv1.WellKnownLabels.Insert(it.Requirements.Keys()...)
+		for _, o := range it.Offerings {
+			karpenterv1.WellKnownLabels.Insert(o.Requirements.Keys()...)
+		}
 	}
 }
 
@@ -101,8 +104,12 @@ func Solve(ctx context.Context, w *work.Work) (*work.Outcome, error) {
 		}
 		out.New = append(out.New, n)
 	}
-	for p := range results.PodErrors {
+	first := ""
+	for p, cause := range results.PodErrors {
 		out.Unscheduled = append(out.Unscheduled, original[p.Name])
+		if first == "" || p.Name < first {
+			first, out.Why = p.Name, cause.Error()
+		}
 	}
 	return out, nil
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/cloudprovider/fake"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 
+	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
@@ -143,5 +144,26 @@ func TestSolve(t *testing.T) {
 	}
 	if b := w.ClassBound(w.Pods); w.Cost(out).Dollars() < b.Bound {
 		t.Errorf("Solve() costs %v $/h, below the bound of %v", w.Cost(out).Dollars(), b.Bound)
+	}
+}
+
+// TestSolve_Builtin schedules on the product's own catalogue, whose offerings carry
+// labels of their own.
+func TestSolve_Builtin(t *testing.T) {
+	all := sim.Builtin().Types()
+	types := make([]*catalog.InstanceType, len(all))
+	for i := range all {
+		types[i] = &all[i]
+	}
+	w := work.Uniform(50, 1, types)
+	out, err := Solve(t.Context(), w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Check(out); err != nil {
+		t.Error(err)
+	}
+	if len(out.Unscheduled) > 0 {
+		t.Errorf("Solve() leaves %d pods unscheduled, want none: %s", len(out.Unscheduled), out.Why)
 	}
 }

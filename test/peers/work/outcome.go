@@ -25,8 +25,10 @@ type Outcome struct {
 	// New are the nodes to buy, Existing the pods put on nodes that are there.
 	New      []Node
 	Existing map[string][]*corev1.Pod
-	// Unscheduled pods got no node.
+	// Unscheduled pods got no node. Why is the engine's reason for the first of them by
+	// name.
 	Unscheduled []*corev1.Pod
+	Why         string
 	// OwnBound is the engine's own claim of a lower bound; 0 if it makes none.
 	OwnBound catalog.Price
 }
