@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -52,7 +53,14 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 		}
 		report(out, &a)
 		if *dump != "" && !a.verdict.OK() {
-			return problem.Dump(*dump, a.seed, a.problem)
+			if err := problem.Dump(*dump, a.seed, a.problem); err != nil {
+				return err
+			}
+			text, err := a.plan.MarshalText()
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(*dump, fmt.Sprintf("seed-%d.plan.json", a.seed)), text, 0o644)
 		}
 		return nil
 	})

@@ -120,7 +120,9 @@ func (k *cluster) addNodes(o *snapshot.Objects) map[string]bool {
 			}
 		}
 		k.nodes = append(k.nodes, n)
-		k.publish(n)
+		if pool != "" && !isTrue(n, karpv1.NodeInitializedLabelKey) {
+			k.publish(n)
+		}
 		if pool != "" {
 			k.use(pool, n.Status.Capacity)
 		}
@@ -167,14 +169,14 @@ func passing(t *corev1.Taint, claim *karpv1.NodeClaim) bool {
 	return claim != nil && slices.ContainsFunc(claim.Spec.StartupTaints, func(s corev1.Taint) bool { return s.MatchTaint(t) })
 }
 
-// publish adds the CSINode a managed node of a known type will have, if there is none.
+// publish adds the CSINode that a node not yet initialised will have.
 func (k *cluster) publish(n *corev1.Node) {
 	for _, c := range k.csiNodes {
 		if c.Name == n.Name {
 			return
 		}
 	}
-	if t := k.types[n.Labels[corev1.LabelInstanceTypeStable]]; t != nil && n.Labels[karpv1.NodePoolLabelKey] != "" {
+	if t := k.types[n.Labels[corev1.LabelInstanceTypeStable]]; t != nil {
 		k.csiNodes = append(k.csiNodes, k.csiNode(n.Name, t))
 	}
 }

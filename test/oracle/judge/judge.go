@@ -150,8 +150,8 @@ func (r *replay) shape() {
 	last := ""
 	for i := range r.nodes {
 		n := &r.nodes[i]
-		if fresh[n.Name] != nil || i > 0 && !before(last, n.Name) {
-			r.broken(none, n.Name, "order", "new nodes must be distinct and in order of name; this one comes after %q", last)
+		if fresh[n.Name] != nil || i > 0 && !follows(last, n.Name) {
+			r.broken(none, n.Name, "order", "new nodes must be distinct and numbered within their pool; this one comes after %q", last)
 		}
 		last, fresh[n.Name] = n.Name, n
 		if len(n.Pods) == 0 {
@@ -196,13 +196,11 @@ func (r *replay) shape() {
 	}
 }
 
-// before orders "<pool>/<number>" names by pool, then number.
-func before(a, b string) bool {
-	i, j := strings.LastIndexByte(a, '/'), strings.LastIndexByte(b, '/')
-	if i < 0 || j < 0 || a[:i] != b[:j] {
-		return a < b
-	}
-	return len(a) < len(b) || len(a) == len(b) && a < b
+// follows reports whether a node named "<pool>/<number>" may come after last: of another
+// pool, or of a higher number.
+func follows(last, name string) bool {
+	i, j := strings.LastIndexByte(last, '/'), strings.LastIndexByte(name, '/')
+	return i < 0 || j < 0 || last[:i] != name[:j] || len(last) < len(name) || len(last) == len(name) && last < name
 }
 
 // offers checks what every new node says about what it costs and holds.
@@ -349,13 +347,29 @@ func (r *replay) limits() {
 	}
 }
 
-// place puts the planned nodes and their daemons into the scheduler and binds pods in
-// plan order; a refused pod is tried again after the others, until nothing changes.
-// swapped offers replace planned ones; then only their nodes' pods are judged.
+// place binds the plan's pods one after the other. A placement counts as refused if two
+// orders both end with it: what goes to existing nodes first, before the new ones are
+// there, as in a cluster; and plan order with all nodes there from the start. swapped
+// offers replace planned ones; then only their nodes' pods are judged.
 func (r *replay) place(swapped map[string]*schedule.Offer) error {
+	for _, early := range []bool{true, false} {
+		refused, err := r.try(swapped, early)
+		if err != nil || len(refused) == 0 {
+			return err
+		}
+		if !early {
+			r.v.Refused = append(r.v.Refused, refused...)
+		}
+	}
+	return nil
+}
+
+// try is one order of place. Within it a refused pod is tried again after the others,
+// until nothing changes.
+func (r *replay) try(swapped map[string]*schedule.Offer, early bool) ([]Finding, error) {
 	w := r.k.world
 	w.nodes, w.csiNodes = slices.Clone(w.nodes), slices.Clone(w.csiNodes)
-	var daemons []*corev1.Pod
+	var fresh []*corev1.Node
 	for i := range r.nodes {
 		n := &r.nodes[i]
 		offer := &n.Planned
@@ -364,36 +378,57 @@ func (r *replay) place(swapped map[string]*schedule.Offer) error {
 		}
 		node, _ := r.k.launch(n, offer)
 		if node == nil {
-			return nil // named by offers
+			return nil, nil // named by offers
 		}
-		w.nodes = append(w.nodes, node)
+		fresh = append(fresh, node)
 		w.csiNodes = append(w.csiNodes, r.k.csiNode(n.Name, r.k.types[offer.InstanceType]))
-		daemons = append(daemons, r.k.daemonsOf(node)...)
 	}
 	if err := r.s.load(&w); err != nil {
-		return err
+		return nil, err
 	}
-	for _, p := range slices.Concat(r.k.bound, daemons) {
+	for _, p := range r.k.bound {
 		r.s.nodes.bind(p, p.Spec.NodeName)
 	}
 	queue := slices.Clone(r.plan.Assignments)
 	why := map[snapshot.PodKey]*Refusal{}
-	for progress := true; progress && len(queue) > 0; {
-		progress = false
-		var rest []schedule.Assignment
-		for _, a := range queue {
-			pod := r.pod(a.Pod)
-			if why[a.Pod] = r.s.accepts(r.s.begin(pod), a.Node); why[a.Pod] != nil {
-				rest = append(rest, a)
-				continue
+	cycle := func(ready func(a schedule.Assignment) bool) error {
+		for progress := true; progress; {
+			progress = false
+			var rest []schedule.Assignment
+			for _, a := range queue {
+				if !ready(a) {
+					rest = append(rest, a)
+					continue
+				}
+				pod := r.pod(a.Pod)
+				if why[a.Pod] = r.s.accepts(r.s.begin(pod), a.Node); why[a.Pod] != nil {
+					rest = append(rest, a)
+					continue
+				}
+				if err := r.bind(pod, a.Node); err != nil {
+					return err
+				}
+				progress = true
 			}
-			if err := r.bind(pod, a.Node); err != nil {
-				return err
-			}
-			progress = true
+			queue = rest
 		}
-		queue = rest
+		return nil
 	}
+	if early && len(fresh) > 0 {
+		if err := cycle(func(a schedule.Assignment) bool { return !a.New }); err != nil {
+			return nil, err
+		}
+	}
+	for _, n := range fresh {
+		r.s.nodes.add(n)
+		for _, d := range r.k.daemonsOf(n) {
+			r.s.nodes.bind(d, n.Name)
+		}
+	}
+	if err := cycle(func(schedule.Assignment) bool { return true }); err != nil {
+		return nil, err
+	}
+	var out []Finding
 	for _, a := range queue {
 		f := Finding{Pod: a.Pod, Node: a.Node, Plugin: why[a.Pod].Plugin, Message: why[a.Pod].Message}
 		if len(swapped) > 0 {
@@ -403,9 +438,9 @@ func (r *replay) place(swapped map[string]*schedule.Offer) error {
 			}
 			f.Message += fmt.Sprintf(" (on alternative %s/%s/%s)", o.InstanceType, o.Zone, o.CapacityType)
 		}
-		r.v.Refused = append(r.v.Refused, f)
+		out = append(out, f)
 	}
-	return nil
+	return out, nil
 }
 
 func (r *replay) bind(pod *corev1.Pod, node string) error {
@@ -499,9 +534,11 @@ func (r *replay) missed() {
 			r.s.nodes.bind(d, n.Name)
 		}
 	}
-	names := make([]string, 0, len(r.s.nodes.list))
+	var names []string
 	for _, n := range r.s.nodes.list {
-		names = append(names, n.Node().Name)
+		if p := r.k.pools[n.Node().Labels[karpv1.NodePoolLabelKey]]; !r.planned(n.Node().Name) || !choosy(p) {
+			names = append(names, n.Node().Name) // one more pod may leave a choosy pool too few types
+		}
 	}
 pods:
 	for _, u := range r.plan.Unscheduled {
@@ -582,7 +619,16 @@ func (r *replay) buys(p *karpv1.NodePool) bool {
 			ready = c.Status == "True"
 		}
 	}
-	return ready && !slices.ContainsFunc(p.Spec.Template.Spec.Requirements, func(q karpv1.Requirement) bool { return q.MinValues != nil })
+	return ready && !choosy(p)
+}
+
+// choosy reports whether p asks for a choice of values.
+func choosy(p *karpv1.NodePool) bool {
+	return slices.ContainsFunc(p.Spec.Template.Spec.Requirements, func(q karpv1.Requirement) bool { return q.MinValues != nil })
+}
+
+func (r *replay) planned(name string) bool {
+	return slices.ContainsFunc(r.nodes, func(n newNode) bool { return n.Name == name })
 }
 
 // room reports whether p's limits allow one more node of t.

@@ -77,14 +77,23 @@ func (g *gen) shape(spec *corev1.PodSpec) {
 	if g.chance(0.2) {
 		spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: quantity("50m"), corev1.ResourceMemory: quantity("64Mi")}
 	}
-	if g.chance(0.15) {
-		spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: quantity(pick(g, "4", "6")), corev1.ResourceMemory: quantity("12Gi")}}
+	if g.chance(0.1) { // the API server makes a container's limits its missing requests
+		for name, q := range map[corev1.ResourceName]string{corev1.ResourceCPU: "2", corev1.ResourceMemory: "8Gi"} {
+			c := &spec.Containers[0].Resources
+			if _, ok := c.Requests[name]; !ok {
+				c.Requests[name] = quantity(q)
+			}
+			c.Limits = corev1.ResourceList{name: c.Requests[name]}
+		}
 	}
-	if g.chance(0.1) { // requests follow from limits
-		c := &spec.Containers[0].Resources
-		c.Limits = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("8Gi")}
-		if q, ok := c.Requests[gpu]; ok {
-			c.Limits[gpu] = q
+	if g.chance(0.15) { // at least what the containers ask for together
+		spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{}}
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			total := quantity(map[corev1.ResourceName]string{corev1.ResourceCPU: pick(g, "0", "1"), corev1.ResourceMemory: pick(g, "0", "512Mi")}[name])
+			for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+				total.Add(c.Resources.Requests[name])
+			}
+			spec.Resources.Requests[name] = total
 		}
 	}
 }

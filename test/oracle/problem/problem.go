@@ -394,9 +394,12 @@ func (g *gen) addDaemons() {
 		name := fmt.Sprintf("agent-%d", i)
 		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.names[0], Name: name, UID: types.UID(name)}}
 		ds.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"agent": name}}
-		ds.Spec.Template.Labels = map[string]string{"agent": name, "tier": pick(g, "front", "back", "none")}
+		ds.Spec.Template.Labels = map[string]string{"agent": name, "tier": pick(g, "none", "none", "none", "none", "front")}
 		spec := &ds.Spec.Template.Spec
 		spec.Containers = []corev1.Container{{Name: "main", Resources: corev1.ResourceRequirements{Requests: g.requests(false)}}}
+		if g.chance(0.15) { // templates are not defaulted: limits will be requests
+			spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: spec.Containers[0].Resources.Requests}
+		}
 		switch g.IntN(4) {
 		case 0:
 			spec.NodeSelector = map[string]string{corev1.LabelArchStable: pick(g, "amd64", "arm64")}
