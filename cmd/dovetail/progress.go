@@ -30,8 +30,10 @@ type progress struct {
 }
 
 // newProgress starts to tell on w; stop must be called.
-func newProgress(w io.Writer) *progress {
-	p := &progress{w: w, terminal: isTerminal(w), done: make(chan struct{})}
+func newProgress(w io.Writer) *progress { return startProgress(w, isTerminal(w)) }
+
+func startProgress(w io.Writer, terminal bool) *progress {
+	p := &progress{w: w, terminal: terminal, done: make(chan struct{})}
 	p.ended.Go(p.loop)
 	return p
 }
