@@ -34,7 +34,8 @@ type Policy struct {
 	Parameters map[string]any
 	// Documents say how old the policy's documents are.
 	Documents map[string]Document
-	// Limits default to those of the hook; of them the engine applies Deadline.
+	// Limits default to those of the hook; of them the engine applies
+	// Deadline and PerRow.
 	Limits Limits
 	// Applies says for which NodePools the policy is asked; nil means all.
 	Applies func(*NodePool) bool
@@ -222,11 +223,11 @@ func (e *Engine) record(r Record, in any) {
 }
 
 // meta is what policy en sees of m.
-func (en *entry) meta(m Meta, h Hook) Meta {
+func (en *entry) meta(m Meta, h Hook, rows int) Meta {
 	m.APIVersion, m.Hook = APIVersion, h
 	m.Mode = en.Mode
 	m.Bundle = Bundle{Name: en.Name, Revision: en.Revision}
-	m.DeadlineMs = en.Limits.Deadline.Milliseconds()
+	m.DeadlineMs = en.Limits.Wall(rows).Milliseconds()
 	m.Parameters = en.Parameters
 	if en.Documents != nil {
 		m.Documents = en.Documents
@@ -235,7 +236,7 @@ func (en *entry) meta(m Meta, h Hook) Meta {
 }
 
 // run calls eval under the deadline of en, unless its breaker is open.
-func (e *Engine) run(ctx context.Context, en *entry, now int64, eval func(context.Context) (Stats, error)) (Stats, error) {
+func (e *Engine) run(ctx context.Context, en *entry, now int64, rows int, eval func(context.Context) (Stats, error)) (Stats, error) {
 	b := e.breaker(en)
 	if err := b.allow(now); err != nil {
 		return Stats{}, err
@@ -247,7 +248,7 @@ func (e *Engine) run(ctx context.Context, en *entry, now int64, eval func(contex
 		return Stats{}, ctx.Err()
 	}
 	defer func() { <-e.slots }()
-	ectx, cancel := context.WithTimeout(ctx, en.Limits.Deadline)
+	ectx, cancel := context.WithTimeout(ctx, en.Limits.Wall(rows))
 	defer cancel()
 	begin := time.Now()
 	st, err := guarded(func() (Stats, error) { return eval(ectx) })

@@ -158,10 +158,10 @@ func (e *Engine) gate(ctx context.Context, in GateInput, of func(*entry) GateInp
 		if q == nil {
 			continue
 		}
-		q = q.withMeta(en.meta(*t, hook))
+		q = q.withMeta(en.meta(*t, hook, 0))
 		res := PolicyResult{Name: en.Name, Revision: en.Revision, Mode: en.Mode}
 		var a GateAnswer
-		st, err := e.run(ctx, en, t.Now.Unix, func(ctx context.Context) (Stats, error) {
+		st, err := e.run(ctx, en, t.Now.Unix, 0, func(ctx context.Context) (Stats, error) {
 			var (
 				st  Stats
 				err error

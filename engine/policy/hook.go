@@ -60,8 +60,11 @@ const (
 
 // Limits bound one evaluation of one policy. Zero fields take the hook's default.
 type Limits struct {
-	// Deadline is wall time.
+	// Deadline is wall time, for up to 1000 rows. A deadline that is set has no PerRow
+	// unless that is set as well.
 	Deadline time.Duration
+	// PerRow is added to Deadline for each row beyond 1000.
+	PerRow time.Duration
 	// Steps is the number of evaluation steps (Rego).
 	Steps int64
 	// StepsPerRow is added to Steps for each row of the input.
@@ -82,6 +85,7 @@ func DefaultLimits(h Hook) Limits {
 	switch h {
 	case Score:
 		l.Deadline, l.StepsPerRow, l.AllocBytes, l.Fuel = 250*time.Millisecond, 200, 64<<20, 20_000_000
+		l.PerRow = 100 * time.Microsecond
 	case Disrupt, Launch:
 		l.Deadline, l.StepsPerRow, l.AllocBytes, l.Fuel = 100*time.Millisecond, 200, 32<<20, 10_000_000
 	default:
@@ -100,6 +104,9 @@ func (l Limits) WithDefaults(h Hook) Limits {
 	}
 	if l.Deadline == 0 {
 		l.Deadline = d.Deadline
+		if l.PerRow == 0 {
+			l.PerRow = d.PerRow
+		}
 	}
 	pick(&l.Steps, d.Steps)
 	pick(&l.StepsPerRow, d.StepsPerRow)
@@ -108,6 +115,11 @@ func (l Limits) WithDefaults(h Hook) Limits {
 	pick(&l.MemoryBytes, d.MemoryBytes)
 	pick(&l.ResultBytes, d.ResultBytes)
 	return l
+}
+
+// Wall is the wall time of an evaluation of that many rows.
+func (l Limits) Wall(rows int) time.Duration {
+	return l.Deadline + l.PerRow*time.Duration(max(0, rows-1000))
 }
 
 // Limits on answers that hold for every runtime.

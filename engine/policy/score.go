@@ -98,7 +98,7 @@ func (e *Engine) score(ctx context.Context, in *ScoreInput, policies []*entry) (
 	clean = true
 	for _, en := range policies {
 		q := *in
-		q.Meta = en.meta(in.Meta, Score)
+		q.Meta = en.meta(in.Meta, Score, n)
 		q.chain = st
 		res := PolicyResult{Name: en.Name, Revision: en.Revision, Mode: en.Mode}
 		a, err := e.ask(ctx, en, &q, &res)
@@ -182,7 +182,7 @@ func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyR
 		return a, nil
 	}
 	var a ScoreAnswer
-	st, err := e.run(ctx, en, q.Now.Unix, func(ctx context.Context) (Stats, error) {
+	st, err := e.run(ctx, en, q.Now.Unix, q.Candidates.Len(), func(ctx context.Context) (Stats, error) {
 		var (
 			st  Stats
 			err error

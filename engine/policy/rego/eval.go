@@ -78,7 +78,7 @@ func (m *Module) eval(ctx context.Context, rows int, input func() ast.Value, dec
 	if stuck > 0 {
 		return policy.Stats{}, &policy.Error{Class: policy.ClassTrap, Policy: m.name, Msg: "an earlier evaluation has not come back yet"}
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.limits.Deadline)
+	ctx, cancel := context.WithTimeout(ctx, m.limits.Wall(rows))
 	defer cancel()
 	type result struct {
 		st  policy.Stats
@@ -126,7 +126,8 @@ func (m *Module) eval(ctx context.Context, rows int, input func() ast.Value, dec
 }
 
 func (m *Module) evaluate(ctx context.Context, rows int, input func() ast.Value, decode func(*decoder, ast.Object) error) (policy.Stats, error) {
-	g := newGuard(ctx, m.limits.Steps+m.limits.StepsPerRow*int64(rows), m.limits.AllocBytes)
+	// Honest policies allocate in proportion to the rows.
+	g := newGuard(ctx, m.limits.Steps+m.limits.StepsPerRow*int64(rows), m.limits.AllocBytes+8<<10*int64(max(0, rows-1000)))
 	st := policy.Stats{Rows: rows}
 	var answer ast.Value
 	rs, err := m.query.Eval(context.WithoutCancel(ctx),
@@ -141,7 +142,7 @@ func (m *Module) evaluate(ctx context.Context, rows int, input func() ast.Value,
 	)
 	st.Steps = g.steps
 	if err != nil {
-		return st, m.failure(g, err)
+		return st, m.failure(g, rows, err)
 	}
 	o, ok := answer.(ast.Object)
 	if !ok || len(rs) != 1 {
@@ -154,7 +155,7 @@ func (m *Module) evaluate(ctx context.Context, rows int, input func() ast.Value,
 }
 
 // failure says in which way an evaluation failed.
-func (m *Module) failure(g *guard, err error) error {
+func (m *Module) failure(g *guard, rows int, err error) error {
 	out := &policy.Error{Policy: m.name, Class: policy.ClassTrap, Msg: err.Error(), Err: err}
 	var te *topdown.Error
 	if errors.As(err, &te) {
@@ -180,7 +181,7 @@ func (m *Module) failure(g *guard, err error) error {
 		case policy.ClassFuel:
 			out.Msg = fmt.Sprintf("out of steps after %d", g.maxSteps)
 		case policy.ClassDeadline:
-			out.Msg = fmt.Sprintf("stopped at the deadline of %s after %d steps", m.limits.Deadline, g.steps)
+			out.Msg = fmt.Sprintf("stopped at the deadline of %s after %d steps", m.limits.Wall(rows), g.steps)
 		case policy.ClassMemory:
 			out.Msg = fmt.Sprintf("stopped after allocating %d bytes", g.maxAlloc)
 		case policy.ClassCanceled:

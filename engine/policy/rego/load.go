@@ -55,7 +55,7 @@ type Module struct {
 	name     string
 	hook     policy.Hook
 	pkg      string
-	title    string
+	meta     Metadata
 	revision string
 	limits   policy.Limits
 	params   *ast.Term
@@ -192,15 +192,15 @@ func load(src Source) (*Module, error) {
 	}
 	m.pkg = strings.TrimPrefix(entry.path, "data.")
 	meta := describe(mods, entry)
-	m.title = meta.title
+	m.meta = meta
 	if _, ok := src.Data["dovetail"]; ok {
 		return nil, refuse("document %q: the name is reserved", "dovetail")
 	}
-	if err := checkParameters(meta.parameters, src.Parameters); err != nil {
+	if err := checkParameters(meta.Parameters, src.Parameters); err != nil {
 		return nil, err
 	}
 	schemas := ast.NewSchemaSet()
-	schemas.Put(ast.SchemaRootRef, withParameters(s.schemas[src.Hook], meta.parameters))
+	schemas.Put(ast.SchemaRootRef, withParameters(s.schemas[src.Hook], meta.Parameters))
 
 	compiler := ast.NewCompiler().WithCapabilities(s.caps).WithStrict(true).WithSchemas(schemas)
 	compiler.Compile(mods)
@@ -344,14 +344,19 @@ func entryOf(mods map[string]*ast.Module, hook policy.Hook, known []string) (ent
 	return entry{}, refuse("packages %s all have rules of hook %s; a policy has one such package", strings.Join(slices.Sorted(maps.Keys(found)), " and "), hook)
 }
 
-type description struct {
-	title      string
-	parameters map[string]any
+// Metadata is what the METADATA of a policy's package says.
+type Metadata struct {
+	Title, Description string
+	// Default is true for policies that are safe to enable everywhere (custom.default).
+	Default bool
+	// Parameters is a JSON Schema for each parameter (custom.parameters); nil if the
+	// policy declares none, and takes any.
+	Parameters map[string]any
 }
 
 // describe reads the METADATA of the entry package.
-func describe(mods map[string]*ast.Module, e entry) description {
-	var d description
+func describe(mods map[string]*ast.Module, e entry) Metadata {
+	var d Metadata
 	for _, name := range slices.Sorted(maps.Keys(mods)) {
 		mod := mods[name]
 		if mod.Package.Path.String() != e.path {
@@ -361,10 +366,9 @@ func describe(mods map[string]*ast.Module, e entry) description {
 			if a.Scope != "package" {
 				continue
 			}
-			d.title = a.Title
-			if p, ok := a.Custom["parameters"].(map[string]any); ok {
-				d.parameters = p
-			}
+			d.Title, d.Description = a.Title, a.Description
+			d.Default, _ = a.Custom["default"].(bool)
+			d.Parameters, _ = a.Custom["parameters"].(map[string]any)
 		}
 	}
 	return d
@@ -509,8 +513,8 @@ func revision(src Source, mods map[string]*ast.Module) (string, error) {
 // Revision is the digest of source, data and parameters.
 func (m *Module) Revision() string { return m.revision }
 
-// Title is that of the policy's METADATA.
-func (m *Module) Title() string { return m.title }
+// Metadata is that of the policy's package.
+func (m *Module) Metadata() Metadata { return m.meta }
 
 // Package is the policy's package, such as dovetail.score.licence.
 func (m *Module) Package() string { return m.pkg }

@@ -78,8 +78,8 @@ func TestShippedPolicies(t *testing.T) {
 		n++
 		t.Run(name, func(t *testing.T) {
 			m := load(t, src)
-			if m.Title() == "" {
-				t.Error("the policy has no title in its METADATA")
+			if m.Metadata().Title == "" || m.Metadata().Description == "" {
+				t.Error("the policy has no title or description in its METADATA")
 			}
 			a, err := ask(t.Context(), m, input(hook))
 			if err != nil {
