@@ -21,6 +21,8 @@ type expander struct {
 	// owned are the active pods of the input by their controller.
 	owned map[ref][]*corev1.Pod
 	taken map[ref]bool
+	// full is true once there are too many pods.
+	full bool
 }
 
 // expand adds to the objects the pods that the input's workloads lack.
@@ -131,7 +133,14 @@ func (e *expander) template(t corev1.PodTemplateSpec, owner []metav1.OwnerRefere
 
 // pod adds one pod to the objects. Its parts are shared with the template and must not
 // be changed.
-func (e *expander) pod(name string, t *template) *corev1.Pod {
+func (e *expander) pod(name string, t *template) {
+	if len(e.r.Objects.Pods) >= maxReplicas {
+		if !e.full {
+			e.about(t.via, Error, "", fmt.Sprintf("the input has more than %d pods: the pods that this and further workloads lack are left out", maxReplicas))
+		}
+		e.full = true
+		return
+	}
 	for e.taken[ref{"Pod", t.namespace, name}] {
 		name += "-" + short(t.via.kind, t.via.name, name)
 	}
@@ -147,12 +156,11 @@ func (e *expander) pod(name string, t *template) *corev1.Pod {
 	from.via = t.via
 	e.r.origins[key] = from
 	e.r.Objects.Pods = append(e.r.Objects.Pods, p)
-	return p
 }
 
 // fresh calls add with the names of the first n ordinals, from 1, that are free.
 func (e *expander) fresh(n int, namespace string, name func(i int) string, add func(name string)) {
-	for i := 1; n > 0; i++ {
+	for i := 1; n > 0 && !e.full; i++ {
 		if e.taken[ref{"Pod", namespace, name(i)}] {
 			continue
 		}
@@ -254,7 +262,7 @@ func (e *expander) statefulSet(s *appsv1.StatefulSet) {
 		have[p.Name] = true
 	}
 	var t *template
-	for i := first; i < first+count(s.Spec.Replicas); i++ {
+	for i := first; i < first+count(s.Spec.Replicas) && !e.full; i++ {
 		name := fmt.Sprintf("%s-%d", s.Name, i)
 		if have[name] {
 			continue
@@ -353,7 +361,7 @@ func (e *expander) run(j *batchv1.Job, via ref) {
 	for _, p := range have {
 		running[p.Labels[batchv1.JobCompletionIndexAnnotation]] = true
 	}
-	for i := int(j.Status.Succeeded); want > 0; i++ {
+	for i := int(j.Status.Succeeded); want > 0 && !e.full; i++ {
 		index := strconv.Itoa(i)
 		if running[index] {
 			continue

@@ -99,8 +99,8 @@ func (l *loader) check(d *decoder, n *yaml.Node, obj metav1.Object) {
 	}
 }
 
-// maxReplicas bounds the pods one workload expands to.
-const maxReplicas = 1_000_000
+// maxReplicas bounds the pods that one workload, and all of them together, become.
+const maxReplicas = 500_000
 
 func containers(d *decoder, n *yaml.Node, at *path, spec *corev1.PodSpec) {
 	if len(spec.Containers) == 0 {
