@@ -21,9 +21,8 @@ import (
 )
 
 const (
-	compileSeconds = 10      // of processor time
-	compileMemory  = 1 << 30 // bytes of address space on top of the bare process
-	compileWall    = 30 * time.Second
+	compileSeconds = 10
+	compileMemory  = 1 << 30
 )
 
 // job is what the child is told, as one line of JSON before the module.
@@ -97,12 +96,14 @@ func fillCache(ctx context.Context, wasm []byte, dir string, pages uint32) error
 // compileInChild fills the cache directory with the module's native code. Errors match
 // ErrCompile.
 func (h *Host) compileInChild(ctx context.Context, wasm []byte, dir string, pages uint32) error {
-	j := job{Cache: dir, Pages: pages, CPU: compileSeconds, Memory: compileMemory}
+	j := job{Cache: dir, Pages: pages, CPU: h.opts.CompileSeconds, Memory: h.opts.CompileMemory}
 	head, err := json.Marshal(j)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, compileWall)
+	limit := time.Duration(j.CPU) * time.Second
+	wall := 3*limit + 5*time.Second // where others keep the processor, or there are no limits
+	ctx, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
 	command := h.opts.CompileCommand
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -113,18 +114,19 @@ func (h *Host) compileInChild(ctx context.Context, wasm []byte, dir string, page
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: not done after %v", ErrCompile, compileWall)
+			return fmt.Errorf("%w: not done after %v", ErrCompile, wall)
 		}
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
 			return fmt.Errorf("%w: start the compiler: %w", ErrCompile, err)
 		}
 		first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		if used := exit.SystemTime() + exit.UserTime(); used >= compileSeconds*time.Second {
-			return fmt.Errorf("%w: compiling takes more than %d s of processor time", ErrCompile, compileSeconds)
+		// A process that reaches its limit of processor time is killed.
+		if !exit.Exited() && exit.SystemTime()+exit.UserTime() > limit/2 {
+			return fmt.Errorf("%w: compiling takes more than %v of processor time", ErrCompile, limit)
 		}
 		if strings.Contains(stderr.String(), "out of memory") || strings.Contains(stderr.String(), "cannot allocate memory") {
-			return fmt.Errorf("%w: compiling takes more than %d MiB of memory", ErrCompile, compileMemory>>20)
+			return fmt.Errorf("%w: compiling takes more than %d MiB of memory", ErrCompile, j.Memory>>20)
 		}
 		return fmt.Errorf("%w: the compiler ended with %v: %s", ErrCompile, err, first)
 	}

@@ -375,7 +375,7 @@ func (m *Module) evaluate(ctx context.Context, i *instance, hook frame.Hook, t *
 	i.calls++
 	c := &call{state: &i.state, random: randomSeed}
 	c.meter.Budget = m.opts.Budgets[hook].Fuel
-	if !m.opts.unmetered {
+	if !m.opts.Unmetered {
 		c.meter.Begin(i.mod)
 	}
 	b, failed := m.ask(c.context(ctx), i, c, hook, question)

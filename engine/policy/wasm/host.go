@@ -37,6 +37,13 @@ type HostOptions struct {
 	// structural limits: for modules of a trusted origin only.
 	CompileCommand []string
 
+	// CompileSeconds is the processor time of such a child process. Defaults to 10.
+	CompileSeconds int
+
+	// CompileMemory is the address space, in bytes, that it may use on top of what a bare
+	// process has. Defaults to 1 GiB.
+	CompileMemory int64
+
 	// Concurrency is how many evaluations run at once. Defaults to GOMAXPROCS.
 	Concurrency int
 }
@@ -53,8 +60,14 @@ type Host struct {
 // NewHost returns a host, or an error if the cache directory is missing where it is
 // needed, or cannot be used.
 func NewHost(opts HostOptions) (*Host, error) {
-	if opts.Concurrency < 0 {
-		return nil, fmt.Errorf("wasm host: concurrency %d is negative", opts.Concurrency)
+	if opts.Concurrency < 0 || opts.CompileSeconds < 0 || opts.CompileMemory < 0 {
+		return nil, fmt.Errorf("wasm host: concurrency %d, compile seconds %d or compile memory %d is negative", opts.Concurrency, opts.CompileSeconds, opts.CompileMemory)
+	}
+	if opts.CompileSeconds == 0 {
+		opts.CompileSeconds = compileSeconds
+	}
+	if opts.CompileMemory == 0 {
+		opts.CompileMemory = compileMemory
 	}
 	if opts.Concurrency == 0 {
 		opts.Concurrency = runtime.GOMAXPROCS(0)
@@ -117,8 +130,9 @@ type Options struct {
 	// Structure are the limits of the module's structure.
 	Structure fuel.Limits
 
-	unmetered    bool // for benchmarks
-	skipSelfTest bool
+	// Unmetered leaves the module as it is: without fuel, and so without a deadline. It is
+	// for measuring what metering costs, never for a module of others.
+	Unmetered bool
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -216,7 +230,7 @@ func (h *Host) load(ctx context.Context, opts Options) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !opts.unmetered {
+	if !opts.Unmetered {
 		rewritten = metered
 	}
 	digest := sha256.Sum256(opts.Wasm)
@@ -300,10 +314,6 @@ func (m *Module) compile(ctx context.Context, wasm []byte) error {
 // another in between, and once on a second instance. A guest may report an error of its
 // own, such as a missing parameter.
 func (m *Module) selfTest(ctx context.Context, first *instance) error {
-	if m.opts.skipSelfTest {
-		m.put(first)
-		return nil
-	}
 	second, err := m.open(ctx)
 	if err != nil {
 		first.close()

@@ -16,11 +16,11 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
-	"github.com/dovetail-sh/dovetail/engine/policy/wasm/fuel"
+	"github.com/dovetail-sh/dovetail/engine/policy/wasm/internal/guest"
 )
 
 func guests(t testing.TB) map[string][]byte {
-	return map[string][]byte{"go": goModule(t), "c": cModule(t)}
+	return map[string][]byte{"go": goModule(t), "c": guest.C}
 }
 
 // TestGuestsAgreeWithNative: both guests, metered and not, give what the rules in Go give.
@@ -29,14 +29,14 @@ func TestGuestsAgreeWithNative(t *testing.T) {
 	for name, wasm := range guests(t) {
 		for _, unmetered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s unmetered=%t", name, unmetered), func(t *testing.T) {
-				m := load(t, h, Options{Wasm: wasm, unmetered: unmetered})
+				m := load(t, h, Options{Wasm: wasm, Unmetered: unmetered})
 				for _, rows := range []int{0, 1, 850, 8160} {
-					question := offerings(rows, "licensed")
+					question := guest.Offerings(rows, "licensed")
 					got, stats, err := m.Eval(t.Context(), frame.Score, question)
 					if err != nil {
 						t.Fatalf("%d rows: %v", rows, err)
 					}
-					want := native(question)
+					want := guest.Native(question)
 					if len(want.Cost) == 0 {
 						want.Cost = nil
 					}
@@ -59,8 +59,8 @@ func TestDeterminism(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := load(t, h, Options{Wasm: wasm, Instances: 2})
 			fresh := load(t, h, Options{Wasm: wasm, Fresh: true})
-			question := offerings(850, "arm")
-			want := fmt.Sprint(native(question))
+			question := guest.Offerings(850, "arm")
+			want := fmt.Sprint(guest.Native(question))
 			var units int64
 			for i := range 1000 {
 				from := m
@@ -189,7 +189,7 @@ func TestSandbox(t *testing.T) {
 }
 
 func TestEvalWithoutHook(t *testing.T) {
-	m := load(t, newHost(t), Options{Wasm: cModule(t)})
+	m := load(t, newHost(t), Options{Wasm: guest.C})
 	_, _, err := m.Eval(t.Context(), frame.Admit, admission(""))
 	if class(err) != policy.ClassUndefined || !strings.Contains(err.Error(), "dv_admit") {
 		t.Errorf("Eval() error = %v, want class %s", err, policy.ClassUndefined)
@@ -212,9 +212,9 @@ func TestEvalCanceled(t *testing.T) {
 
 func TestInstancesAreReused(t *testing.T) {
 	h := newHost(t)
-	question := offerings(10)
+	question := guest.Offerings(10)
 	t.Run("until they are worn out", func(t *testing.T) {
-		m := load(t, h, Options{Wasm: cModule(t), Instances: 1, Calls: 10})
+		m := load(t, h, Options{Wasm: guest.C, Instances: 1, Calls: 10})
 		before, _ := m.Instances()
 		for range 30 {
 			if _, _, err := m.Eval(t.Context(), frame.Score, question); err != nil {
@@ -246,8 +246,8 @@ func TestInstancesAreReused(t *testing.T) {
 
 func TestCloseWaitsAndEndsTheModule(t *testing.T) {
 	h := newHost(t)
-	m := load(t, h, Options{Wasm: cModule(t)})
-	question := offerings(850)
+	m := load(t, h, Options{Wasm: guest.C})
+	question := guest.Offerings(850)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -298,8 +298,8 @@ func TestCompileInThisProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := load(t, h, Options{Wasm: cModule(t)})
-	if _, _, err := m.Eval(t.Context(), frame.Score, offerings(3)); err != nil {
+	m := load(t, h, Options{Wasm: guest.C})
+	if _, _, err := m.Eval(t.Context(), frame.Score, guest.Offerings(3)); err != nil {
 		t.Error(err)
 	}
 }
@@ -350,16 +350,16 @@ func TestStopTheWorld(t *testing.T) {
 
 func BenchmarkScore(b *testing.B) {
 	h := newHost(b)
-	question := offerings(850, "licensed")
+	question := guest.Offerings(850, "licensed")
 	b.Run("native", func(b *testing.B) {
 		for b.Loop() {
-			native(question)
+			guest.Native(question)
 		}
 	})
 	for name, wasm := range guests(b) {
 		for _, metered := range []bool{true, false} {
 			b.Run(fmt.Sprintf("%s/metered=%t", name, metered), func(b *testing.B) {
-				m := load(b, h, Options{Wasm: wasm, unmetered: !metered, Instances: 1})
+				m := load(b, h, Options{Wasm: wasm, Unmetered: !metered, Instances: 1})
 				var used Stats
 				b.ReportAllocs()
 				for b.Loop() {
@@ -379,7 +379,7 @@ func BenchmarkOpen(b *testing.B) {
 	for name, wasm := range guests(b) {
 		b.Run(name, func(b *testing.B) {
 			m := load(b, h, Options{Wasm: wasm, Fresh: true})
-			question := offerings(10)
+			question := guest.Offerings(10)
 			for b.Loop() {
 				if _, _, err := m.Eval(b.Context(), frame.Score, question); err != nil {
 					b.Fatal(err)
@@ -413,5 +413,4 @@ func TestStructureOfHonestGuests(t *testing.T) {
 			t.Errorf("%s: %+v: fewer charges than functions", name, r)
 		}
 	}
-	_ = fuel.Limits{}
 }

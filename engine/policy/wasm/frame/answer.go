@@ -72,6 +72,12 @@ type Opinion struct {
 	HasMax bool
 }
 
+// Denial excludes a row.
+type Denial struct {
+	Row           int
+	Code, Message string
+}
+
 // Amount is a number for a row.
 type Amount struct {
 	Row   int
@@ -96,7 +102,9 @@ type Commitment struct {
 // Answer is what a guest says. Lists are in ascending order of row and leave out rows
 // about which it says nothing.
 type Answer struct {
-	// Opinions are the denials of rows first, then the records in their order.
+	// Denials are the rows that the columns deny.
+	Denials []Denial
+	// Opinions are the records, in their order.
 	Opinions []Opinion
 	// Cost replaces, Permille multiplies, Add adds to the cost; Bias adds to the bias.
 	Cost, Permille, Add, Bias []Amount
@@ -232,9 +240,8 @@ func (f *Frame) denials(a *Answer) error {
 		}
 	}
 	if count > 0 {
-		a.Opinions = make([]Opinion, 0, count)
+		a.Denials = make([]Denial, 0, count)
 	}
-	rows := make([]int, count)
 	for row, v := range deny {
 		if v > 1 {
 			return wrong("deny", "row %d: value %d, want 0 or 1", row, v)
@@ -242,13 +249,11 @@ func (f *Frame) denials(a *Answer) error {
 		if v == 0 {
 			continue
 		}
-		o := Opinion{Verdict: Deny, Message: clip(f.cell(reasons, row)), Code: clip(f.cell(codes, row))}
-		o.Rows, rows = rows[:1:1], rows[1:]
-		o.Rows[0] = row
-		if strings.TrimSpace(o.Message) == "" {
+		d := Denial{Row: row, Message: clip(f.cell(reasons, row)), Code: clip(f.cell(codes, row))}
+		if strings.TrimSpace(d.Message) == "" {
 			return wrong("deny", "row %d: denied without a reason", row)
 		}
-		a.Opinions = append(a.Opinions, o)
+		a.Denials = append(a.Denials, d)
 	}
 	return nil
 }
@@ -331,7 +336,6 @@ var allowed = map[Hook][]string{
 // records reads the context of an answer. An entry with a verdict for its key begins a
 // record; entries with other known keys belong to the record before them.
 func (f *Frame) records(a *Answer, hook Hook) error {
-	first := len(a.Opinions)
 	commitments := map[string]bool{}
 	var open *Opinion
 	rowsLeft := MaxDenials
@@ -430,8 +434,8 @@ func (f *Frame) records(a *Answer, hook Hook) error {
 			return err
 		}
 	}
-	for i := range a.Opinions[first:] {
-		o := &a.Opinions[first+i]
+	for i := range a.Opinions {
+		o := &a.Opinions[i]
 		part := string(o.Verdict)
 		switch {
 		case o.Verdict != Restrict && strings.TrimSpace(o.Message) == "":

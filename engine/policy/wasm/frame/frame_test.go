@@ -317,7 +317,7 @@ func TestDecodeAnswer(t *testing.T) {
 	}{
 		"no columns are no opinion": {Score, answer(t, Score, 3, nil), Answer{}},
 		"score": {Score, answer(t, Score, 3, score, text("commitment", "ri-1"), number("units", 4)), Answer{
-			Opinions:    []Opinion{{Verdict: Deny, Rows: []int{1}, Message: "why", Code: "x"}},
+			Denials:     []Denial{{Row: 1, Message: "why", Code: "x"}},
 			Cost:        []Amount{{1, 0}, {2, 5}},
 			Permille:    []Amount{{0, 900}},
 			Add:         []Amount{{0, -7}},
@@ -490,6 +490,11 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, h := range Hooks() {
 			if a, err := DecodeAnswer(b, h, 2); err == nil {
+				for _, d := range a.Denials {
+					if d.Row < 0 || d.Row >= 2 || d.Message == "" {
+						t.Fatalf("a denial %+v", d)
+					}
+				}
 				for _, o := range a.Opinions {
 					for _, row := range o.Rows {
 						if row < 0 || row >= 2 {

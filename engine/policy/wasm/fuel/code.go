@@ -93,7 +93,40 @@ func (w *rewriter) code(i int) ([]byte, error) {
 	if scratch {
 		out = append(out, 1, byte(module.I32))
 	}
-	return w.emit(out, c.Body, list, charges, uint32(locals)), nil
+	index := w.imports + uint32(i)
+	if !w.cycles[index] {
+		return w.emit(out, c.Body, list, charges, uint32(locals), 0), nil
+	}
+	d := depth(int(locals), len(list))
+	out = w.deepen(out, d)
+	out = append(out, module.OpBlock)
+	switch results := w.types[index].Results; len(results) {
+	case 0:
+		out = append(out, 0x40)
+	case 1:
+		out = append(out, byte(results[0]))
+	default:
+		out = uleb(out, w.wrap[string(module.FuncType{Results: results}.Key())])
+	}
+	// The block takes the place of the body, so that branches out of the body come to its
+	// end and pass what follows.
+	out = w.emit(out, c.Body, list, charges, uint32(locals), d)
+	return append(w.deeper(out, -d), module.OpEnd), nil
+}
+
+// deeper adds a constant to the depth.
+func (w *rewriter) deeper(out []byte, d int) []byte {
+	out = uleb(append(out, module.OpGlobalGet), w.globals+2)
+	out = append(sleb(append(out, 0x41), int64(d)), 0x6a)
+	return uleb(append(out, module.OpGlobalSet), w.globals+2)
+}
+
+// deepen adds to the depth and calls the host if it is too much.
+func (w *rewriter) deepen(out []byte, d int) []byte {
+	out = w.deeper(out, d)
+	out = uleb(append(out, module.OpGlobalGet), w.globals+2)
+	out = append(sleb(append(out, 0x41), maxDepth), 0x4a, module.OpIf, 0x40, module.OpCall)
+	return append(uleb(out, w.imports), module.OpEnd)
 }
 
 func needsScratch(op uint32) bool {
@@ -159,6 +192,9 @@ func (w *rewriter) instructions(body []byte, locals uint32) ([]instr, error) {
 			if in.Index >= locals {
 				return nil, malformed("local %d of %d", in.Index, locals)
 			}
+		}
+		if needsScratch(in.Op) {
+			blocks++ // the check that goes with it is one
 		}
 		list = append(list, instr{op: in.Op, index: in.Index, start: in.Start, end: in.End})
 	}
@@ -242,7 +278,9 @@ func place(list []instr) []charge {
 	return charges
 }
 
-func (w *rewriter) emit(out, body []byte, list []instr, charges []charge, scratch uint32) []byte {
+// emit writes the instructions of a body with its charges. d is the depth that the
+// function takes back where it returns.
+func (w *rewriter) emit(out, body []byte, list []instr, charges []charge, scratch uint32, d int) []byte {
 	for i, in := range list {
 		for len(charges) > 0 && charges[0].at == i {
 			out = w.take(out, int64(charges[0].units))
@@ -255,6 +293,10 @@ func (w *rewriter) emit(out, body []byte, list []instr, charges []charge, scratc
 		case module.OpCall, module.OpRefFunc:
 			out = uleb(append(out, byte(in.op)), w.shift(in.index))
 			continue
+		case module.OpReturn:
+			if d > 0 {
+				out = w.deeper(out, -d)
+			}
 		case module.OpMemoryInit, module.OpMemoryCopy, module.OpMemoryFill:
 			out = w.bulk(out, scratch, 4)
 		case module.OpTableInit, module.OpTableCopy, module.OpTableFill:

@@ -16,6 +16,9 @@
 // at place. Units depend on the module and its input only, never on time, so equal
 // calls use equal units.
 //
+// Functions that can call themselves also count the depth of their stack, so that
+// recursion ends at about 8 MiB.
+//
 // Results are those of the unmodified module: the rewrite adds no memory access, no
 // value on the stack, and keeps every index that the guest can observe.
 package fuel

@@ -196,6 +196,46 @@ func TestMeterStops(t *testing.T) {
 	})
 }
 
+func TestRecursionEnds(t *testing.T) {
+	rt := newRuntime(t)
+	direct := &asm.Module{}
+	f := direct.Func(asm.T{asm.I32}, asm.T{asm.I32, asm.I32}, nil, asm.Get(0), []byte{0x45, 0x04, 0x40}, asm.I32C(1), asm.I32C(2), []byte{0x0f, 0x0b},
+		asm.Get(0), asm.I32C(1), []byte{0x6b}, asm.Call(0))
+	direct.Export("run", module.KindFunc, f)
+	mutual := &asm.Module{}
+	mutual.Func(asm.T{asm.I32}, nil, nil, asm.Get(0), asm.Call(1))
+	mutual.Func(asm.T{asm.I32}, nil, nil, asm.Get(0), asm.Call(0))
+	mutual.Export("run", module.KindFunc, 0)
+	indirect := &asm.Module{}
+	indirect.Table(1, 1)
+	indirect.Func(asm.T{asm.I32}, nil, nil, asm.Get(0), asm.I32C(0), []byte{0x11, 0, 0})
+	indirect.Element(0, 0)
+	indirect.Export("run", module.KindFunc, 0)
+	for name, wasm := range map[string][]byte{"direct": direct.Bytes(), "mutual": mutual.Bytes(), "indirect": indirect.Bytes()} {
+		t.Run(name, func(t *testing.T) {
+			mod := metered(t, rt, wasm)
+			start := time.Now()
+			if _, _, err := call(mod, 1<<40, "run", 1<<31); !errors.Is(err, fuel.ErrDepth) {
+				t.Errorf("error = %v, want %v", err, fuel.ErrDepth)
+			}
+			if took := time.Since(start); took > 100*time.Millisecond {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+	t.Run("the depth is given back", func(t *testing.T) {
+		mod := metered(t, rt, direct.Bytes())
+		for range 100 {
+			if _, _, err := call(mod, 1<<40, "run", 10_000); err != nil {
+				t.Fatal(err)
+			}
+			if d := mod.ExportedGlobal(fuel.DepthExport).Get(); d != 0 {
+				t.Fatalf("depth after a call = %d", d)
+			}
+		}
+	})
+}
+
 func TestStartFunctionIsMetered(t *testing.T) {
 	rt := newRuntime(t)
 	m := &asm.Module{}
@@ -401,6 +441,9 @@ func FuzzRewrite(f *testing.F) {
 			b, _ := first.Memory().Read(0, 65536)
 			if string(a) != string(b) {
 				t.Fatalf("run(%d): memory differs", arg)
+			}
+			if d := first.ExportedGlobal(fuel.DepthExport).Get(); err == nil && d != 0 {
+				t.Fatalf("run(%d): depth after the call is %d", arg, int32(d))
 			}
 			_, again, _ := call(second, 1<<40, "run", arg)
 			if used != again || used < 1 {

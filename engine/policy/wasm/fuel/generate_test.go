@@ -16,6 +16,7 @@ type generator struct {
 	loops  int      // loops opened so far: each has local 2+n
 	callee []uint32 // functions of type i32 -> i32 that may be called
 	depth  int
+	self   uint32 // index of the function that is written, if it may call itself
 }
 
 const loopLocals = 6
@@ -76,7 +77,7 @@ func (g *generator) forward() int {
 
 func (g *generator) stmt() []byte {
 	g.left--
-	switch n := g.r.IntN(14); {
+	switch n := g.r.IntN(15); {
 	case n < 3:
 		return asm.Cat(g.expr(3), asm.Set(uint32(g.r.IntN(2))))
 	case n < 4:
@@ -113,6 +114,14 @@ func (g *generator) stmt() []byte {
 			// be valid.
 			return asm.Cat(g.expr(2), []byte{0x0e, 1}, asm.U(uint64(l)), asm.U(uint64(d)))
 		}
+	case n < 14 && g.r.IntN(3) == 0: // leave the function
+		if g.r.IntN(2) == 0 {
+			return asm.Cat(g.expr(2), []byte{0x04, 0x40}, g.expr(2), []byte{0x0f, 0x0b})
+		}
+		return asm.Cat(g.expr(2), g.expr(2), []byte{0x0d}, asm.U(uint64(len(g.labels))), []byte{0x1a})
+	case n < 14 && g.self > 0 && g.depth < 3: // call itself, at most so often
+		return asm.Cat([]byte{0x23, 1}, asm.I32C(1), []byte{0x6b, 0x24, 1}, []byte{0x23, 1}, asm.I32C(0), []byte{0x4a, 0x04, 0x40},
+			g.expr(1), asm.Call(g.self), asm.Set(0), []byte{0x0b})
 	default: // growth, which is refused sooner or later
 		return asm.Cat(asm.I32C(int32(g.r.IntN(3))), []byte{0x40, 0}, asm.Set(uint32(g.r.IntN(2))))
 	}
@@ -125,13 +134,14 @@ func generate(seed uint64, size int) []byte {
 	m := &asm.Module{}
 	m.Memory(1, 4)
 	m.Global(asm.I32, true, asm.I32C(3))
+	m.Global(asm.I32, true, asm.I32C(200))
 	locals := make(asm.T, 1+loopLocals)
 	for i := range locals {
 		locals[i] = asm.I32
 	}
 	var last uint32
-	for range 4 {
-		g.left, g.loops = size/4+1, 0
+	for i := range uint32(4) {
+		g.left, g.loops, g.self = size/4+1, 0, i
 		var body []byte
 		for g.left > 0 {
 			body = append(body, g.stmts()...)

@@ -14,6 +14,10 @@ import (
 // match it with errors.Is.
 var ErrExhausted = errors.New("out of fuel")
 
+// ErrDepth is a guest whose calls are nested too deeply. Errors of calls into a module
+// match it with errors.Is.
+var ErrDepth = errors.New("calls are nested too deeply")
+
 // Meter accounts for one call into a rewritten module, its instantiation included.
 // It belongs to one call at a time.
 type Meter struct {
@@ -55,6 +59,9 @@ func yield(ctx context.Context, mod api.Module, _ []uint64) {
 	m := From(ctx)
 	if m == nil {
 		panic(errors.New("fuel: a metered module was called without a meter"))
+	}
+	if depth := mod.ExportedGlobal(DepthExport); int32(depth.Get()) > maxDepth {
+		panic(fmt.Errorf("%w: more than %d MiB of stack", ErrDepth, maxDepth*frameUnit>>20))
 	}
 	if err := m.refill(ctx, mod); err != nil {
 		panic(err)

@@ -20,6 +20,8 @@ const (
 	// RefusedExport is the exported mutable i32 that becomes 1 when the module is
 	// refused memory that it asks for.
 	RefusedExport = "__dv_refused"
+	// DepthExport is the exported mutable i32 that measures the stack.
+	DepthExport = "__dv_depth"
 
 	reserved = "__dv_"
 )
@@ -39,7 +41,7 @@ type Limits struct {
 	Functions    int // defined functions, default 20,000
 	Body         int // bytes of one function, default 128 KiB
 	Nesting      int // depth of blocks, default 1,024
-	Blocks       int // blocks, loops and ifs of one function, default 2,048
+	Blocks       int // blocks, loops, ifs, bulk instructions of one function, default 2,048
 	Loops        int // loops of one function, default 512
 	Locals       int // parameters and locals of one function, default 512
 	LocalsBlocks int // their product with the blocks, default 250,000
@@ -97,6 +99,11 @@ type rewriter struct {
 	funcs   uint32 // functions before the rewrite
 	globals uint32 // globals before the rewrite: the index of the counter
 	types   []module.FuncType
+	// cycles marks the functions that count their depth; wrap is the type of the block
+	// around such a function with many results, by its results.
+	cycles []bool
+	wrap   map[string]uint32
+	extra  []module.FuncType
 }
 
 func over(what string, have, limit int) error {
@@ -135,6 +142,19 @@ func (w *rewriter) check() error {
 	for i := range w.funcs {
 		t, _ := m.FuncType(i)
 		w.types = append(w.types, t)
+	}
+	var err error
+	if w.cycles, err = w.recursive(); err != nil {
+		return err
+	}
+	w.wrap = map[string]uint32{}
+	for i := w.imports; i < w.funcs; i++ {
+		if t := (module.FuncType{Results: w.types[i].Results}); w.cycles[i] && len(t.Results) > 1 {
+			if _, ok := w.wrap[string(t.Key())]; !ok {
+				w.wrap[string(t.Key())] = uint32(len(m.Types) + 1 + len(w.extra))
+				w.extra = append(w.extra, t)
+			}
+		}
 	}
 	return nil
 }
@@ -178,21 +198,30 @@ func globalOf(b []byte, g module.Global) []byte {
 	return append(b, byte(g.Type), mutable)
 }
 
+func typeOf(b []byte, t module.FuncType) []byte {
+	b = append(b, 0x60)
+	for _, list := range [][]module.ValType{t.Params, t.Results} {
+		b = uleb(b, uint32(len(list)))
+		for _, v := range list {
+			b = append(b, byte(v))
+		}
+	}
+	return b
+}
+
 func (w *rewriter) module() ([]byte, error) {
 	m := w.m
 	out := append([]byte{}, "\x00asm\x01\x00\x00\x00"...)
 
-	b := uleb(nil, uint32(len(m.Types))+1)
+	b := uleb(nil, uint32(len(m.Types)+1+len(w.extra)))
 	for _, t := range m.Types {
-		b = append(b, 0x60)
-		for _, list := range [][]module.ValType{t.Params, t.Results} {
-			b = uleb(b, uint32(len(list)))
-			for _, v := range list {
-				b = append(b, byte(v))
-			}
-		}
+		b = typeOf(b, t)
 	}
-	out = section(out, 1, append(b, 0x60, 0, 0))
+	b = typeOf(b, module.FuncType{})
+	for _, t := range w.extra {
+		b = typeOf(b, t)
+	}
+	out = section(out, 1, b)
 
 	b = uleb(nil, uint32(len(m.Imports))+1)
 	for _, i := range m.Imports {
@@ -232,7 +261,7 @@ func (w *rewriter) module() ([]byte, error) {
 		out = section(out, 5, b)
 	}
 
-	b = uleb(nil, uint32(len(m.Globals))+2)
+	b = uleb(nil, uint32(len(m.Globals))+3)
 	for _, g := range m.Globals {
 		init, err := w.constant(g.Init)
 		if err != nil {
@@ -243,9 +272,10 @@ func (w *rewriter) module() ([]byte, error) {
 	// The counter starts with a chunk, or a start function would find it empty.
 	b = append(b, byte(module.I64), 1, 0x42)
 	b = append(sleb(b, Chunk), 0x0b)
+	b = append(b, byte(module.I32), 1, 0x41, 0, 0x0b)
 	out = section(out, 6, append(b, byte(module.I32), 1, 0x41, 0, 0x0b))
 
-	b = uleb(nil, uint32(len(m.Exports))+2)
+	b = uleb(nil, uint32(len(m.Exports))+3)
 	for _, e := range m.Exports {
 		index := e.Index
 		if e.Kind == module.KindFunc {
@@ -254,7 +284,8 @@ func (w *rewriter) module() ([]byte, error) {
 		b = uleb(append(name(b, e.Name), byte(e.Kind)), index)
 	}
 	b = uleb(append(name(b, GlobalExport), byte(module.KindGlobal)), w.globals)
-	out = section(out, 7, uleb(append(name(b, RefusedExport), byte(module.KindGlobal)), w.globals+1))
+	b = uleb(append(name(b, RefusedExport), byte(module.KindGlobal)), w.globals+1)
+	out = section(out, 7, uleb(append(name(b, DepthExport), byte(module.KindGlobal)), w.globals+2))
 
 	if m.Start != nil {
 		out = section(out, 8, uleb(nil, w.shift(*m.Start)))

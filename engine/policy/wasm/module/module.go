@@ -85,10 +85,11 @@ type FuncType struct {
 
 // Equal reports whether two signatures are the same.
 func (t FuncType) Equal(o FuncType) bool {
-	return string(t.bytes()) == string(o.bytes())
+	return string(t.Key()) == string(o.Key())
 }
 
-func (t FuncType) bytes() []byte {
+// Key is a byte string that equal signatures have in common, and no others.
+func (t FuncType) Key() []byte {
 	b := make([]byte, 0, len(t.Params)+len(t.Results)+1)
 	for _, p := range t.Params {
 		b = append(b, byte(p))
