@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -142,7 +143,7 @@ func TestGoGuestMisbehaves(t *testing.T) {
 }
 
 func TestSandbox(t *testing.T) {
-	m := load(t, newHost(t), Options{Wasm: goModule(t), Instances: 2})
+	m := load(t, newHost(t), Options{Wasm: goModule(t), Instances: 2, Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: 5 * time.Second}}})
 	ask := func(mode string) (string, Stats) {
 		t.Helper()
 		a, stats, err := m.Eval(t.Context(), frame.Admit, admission(mode))
@@ -319,23 +320,16 @@ func TestStopTheWorld(t *testing.T) {
 			if class(err) != policy.ClassDeadline {
 				t.Fatalf("Eval() error = %v, want class %s", err, policy.ClassDeadline)
 			}
-			worst, sum := time.Duration(0), time.Duration(0)
-			for _, w := range waits {
-				worst, sum = max(worst, w), sum+w
+			slices.Sort(waits)
+			n := len(waits)
+			t.Logf("%d stops of the world while a guest spins: median %v, 95%% within %v, worst %v", n, waits[n/2], waits[n*95/100], waits[n-1])
+			if n < 20 {
+				t.Errorf("only %d stops were measured", n)
 			}
-			t.Logf("%d stops of the world while a guest spins: mean %v, worst %v", len(waits), sum/time.Duration(len(waits)), worst)
-			if len(waits) < 20 {
-				t.Errorf("only %d stops were measured", len(waits))
-			}
-			// The worst of many may have waited for the machine; the guest makes them all wait.
-			slow := 0
-			for _, w := range waits {
-				if w > 20*time.Millisecond {
-					slow++
-				}
-			}
-			if slow > len(waits)/50 {
-				t.Errorf("%d of %d stops took more than 20ms, worst %v", slow, len(waits), worst)
+			// Single stops may have waited for other processes of the machine; a guest that
+			// holds the processor makes them all wait.
+			if w := waits[n*95/100]; w > 20*time.Millisecond {
+				t.Errorf("5%% of the stops took more than %v, want at most 20ms", w)
 			}
 			return
 		default:

@@ -164,4 +164,3 @@ func Native(t *frame.Table) frame.Answer {
 	}
 	return a
 }
-
