@@ -70,7 +70,7 @@ func simulateCommand() *cobra.Command {
   dovetail simulate --trace pods.csv --nodepool pool.yaml -o json
   dovetail simulate cluster.yaml --explain pod default/web-0`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
+		RunE: f.run,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.traces, "trace", nil, "CSV file of pods: cpu_milli, memory_mib, and perhaps name and num_gpu (repeatable)")

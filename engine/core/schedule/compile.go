@@ -136,7 +136,6 @@ type filter struct {
 	affinity       bool
 	taints         bool
 	keys           []int32
-	hostname       bool // the node must have a hostname too, which it always has
 	byKind         []uint8
 	perNode        bool
 	identification string
@@ -221,7 +220,6 @@ type placedPods struct {
 // placement is n pods of a class on a node; seq is the order of binding.
 type placement struct {
 	class, node, n, seq int32
-	gone                bool
 }
 
 func newSolver(ctx context.Context, snap *snapshot.Snapshot, opts Options) *solver {

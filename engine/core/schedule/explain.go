@@ -129,11 +129,11 @@ func (s *solver) nearest(c *class, pool int) []OfferExplanation {
 	seen := map[string]bool{}
 	for _, k := range append(fit, short...) {
 		o := s.offer(k)
-		if key := o.InstanceType + "/" + o.CapacityType; seen[key] {
+		key := o.InstanceType + "/" + o.CapacityType
+		if seen[key] {
 			continue
-		} else {
-			seen[key] = true
 		}
+		seen[key] = true
 		oe := OfferExplanation{Offer: o}
 		if !holds(s.columns[k].whole, c.req) {
 			oe.Reasons = s.diagnoseRoom(c, func(yield func([]float64) bool) { yield(s.columns[k].whole) })

@@ -133,20 +133,16 @@ func (s *solver) choice(t int32, members []int32, allocOf map[int32][]float64, t
 	for key := range want {
 		values[key] = map[string]bool{}
 	}
-	addValues := func(u int32) (adds int) {
+	addValues := func(u int32) {
 		for key := range want {
 			r, ok := types[u].Requirements[key]
 			if !ok {
 				continue
 			}
 			for _, v := range r.Values() {
-				if !values[key][v] {
-					adds++
-				}
 				values[key][v] = true
 			}
 		}
-		return adds
 	}
 	addValues(t)
 	for {

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -316,7 +317,7 @@ func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.To
 			cl.Affinity = nil
 			for i, t := range r.NodeSelectorTerms {
 				term, err := requirements.FromNodeSelectorTerm(t)
-				if err == requirements.ErrEmptyTerm {
+				if errors.Is(err, requirements.ErrEmptyTerm) {
 					continue // matches no node, as in Kubernetes
 				}
 				if err != nil {
@@ -331,7 +332,7 @@ func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.To
 		}
 		for i, p := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
 			term, err := requirements.FromNodeSelectorTerm(p.Preference)
-			if err == requirements.ErrEmptyTerm {
+			if errors.Is(err, requirements.ErrEmptyTerm) {
 				continue
 			}
 			if err != nil {

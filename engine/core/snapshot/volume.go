@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -252,7 +253,7 @@ func volumePlaces(pv *corev1.PersistentVolume) ([]requirements.Set, string) {
 	if a := pv.Spec.NodeAffinity; a != nil && a.Required != nil {
 		for i, t := range a.Required.NodeSelectorTerms {
 			set, err := requirements.FromNodeSelectorTerm(t)
-			if err == requirements.ErrEmptyTerm {
+			if errors.Is(err, requirements.ErrEmptyTerm) {
 				continue
 			}
 			if err != nil {
