@@ -464,6 +464,9 @@ func (g *gen) addPods() {
 			p.Namespace, p.Name = ds.Namespace, ds.Name+"-"+n.Name
 			p.UID = types.UID(p.Namespace + "/" + p.Name)
 			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: ds.Name, UID: ds.UID, Controller: &yes}}
+			if r := &p.Spec.Containers[0].Resources; r.Requests == nil { // as the API server does
+				r.Requests = r.Limits.DeepCopy()
+			}
 			p.Spec.NodeName, p.Status.Phase = n.Name, corev1.PodRunning
 			g.take(free[n.Name], p, true)
 			g.c.Objects.Pods = append(g.c.Objects.Pods, p)

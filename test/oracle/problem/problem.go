@@ -391,8 +391,11 @@ func (g *gen) addDaemons() {
 		return
 	}
 	for i := range 1 + g.IntN(3) {
-		name := fmt.Sprintf("agent-%d", i)
-		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: g.names[0], Name: name, UID: types.UID(name)}}
+		name, namespace := fmt.Sprintf("agent-%d", i), "kube-system"
+		if g.chance(0.1) { // where selectors of other pods look
+			namespace = g.names[0]
+		}
+		ds := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}
 		ds.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"agent": name}}
 		ds.Spec.Template.Labels = map[string]string{"agent": name, "tier": pick(g, "none", "none", "none", "none", "front")}
 		spec := &ds.Spec.Template.Spec
