@@ -57,59 +57,63 @@ const (
 
 // Opinion is one verdict of a guest.
 type Opinion struct {
-	Verdict Verdict
+	Verdict Verdict `json:"verdict"`
 	// Rows that the opinion is about, in the order given; none means the question as a
 	// whole.
-	Rows    []int
-	Code    string
-	Message string
+	Rows    []int  `json:"rows,omitempty"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message"`
 	// Seconds after which to ask again: of Defer.
-	Seconds int64
+	Seconds int64 `json:"seconds,omitempty"`
 	// Drop are instance types that must not be bought: of Restrict.
-	Drop []string
+	Drop []string `json:"drop,omitempty"`
 	// Max is the highest cost in micro-USD per hour, of Restrict; it counts if HasMax.
-	Max    int64
-	HasMax bool
+	Max    int64 `json:"maxMicroUSD,omitempty"`
+	HasMax bool  `json:"hasMax,omitempty"`
 }
 
 // Denial excludes a row.
 type Denial struct {
-	Row           int
-	Code, Message string
+	Row     int    `json:"row"`
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message"`
 }
 
 // Amount is a number for a row.
 type Amount struct {
-	Row   int
-	Value int64
+	Row   int   `json:"row"`
+	Value int64 `json:"value"`
 }
 
 // Cover says that a commitment pays for a row while it has units left.
 type Cover struct {
-	Row        int
-	Commitment string
-	Units      int64
+	Row        int    `json:"row"`
+	Commitment string `json:"commitment"`
+	Units      int64  `json:"units"`
 	// Cost while covered, in micro-USD per hour.
-	Cost int64
+	Cost int64 `json:"cost"`
 }
 
 // Commitment says how many units a commitment has.
 type Commitment struct {
-	ID    string
-	Units int64
+	ID    string `json:"id"`
+	Units int64  `json:"units"`
 }
 
 // Answer is what a guest says. Lists are in ascending order of row and leave out rows
 // about which it says nothing.
 type Answer struct {
 	// Denials are the rows that the columns deny.
-	Denials []Denial
+	Denials []Denial `json:"denials,omitempty"`
 	// Opinions are the records, in their order.
-	Opinions []Opinion
-	// Cost replaces, Permille multiplies, Add adds to the cost; Bias adds to the bias.
-	Cost, Permille, Add, Bias []Amount
-	Covers                    []Cover
-	Commitments               []Commitment
+	Opinions []Opinion `json:"opinions,omitempty"`
+	// Cost replaces the cost, Permille multiplies it, Add adds to it; Bias adds to the bias.
+	Cost        []Amount     `json:"cost,omitempty"`
+	Permille    []Amount     `json:"permille,omitempty"`
+	Add         []Amount     `json:"add,omitempty"`
+	Bias        []Amount     `json:"bias,omitempty"`
+	Covers      []Cover      `json:"covers,omitempty"`
+	Commitments []Commitment `json:"commitments,omitempty"`
 }
 
 // GuestError is an error that a guest reported in a frame.

@@ -48,7 +48,7 @@ func TestWorkedExample(t *testing.T) {
 		var digits strings.Builder
 		for line := range strings.Lines(block) {
 			// offset, bytes, meaning; two spaces between them
-			fields := strings.Split(line, "  ")
+			fields := strings.Split(strings.TrimLeft(line, " "), "  ")
 			digits.WriteString(strings.ReplaceAll(fields[1], " ", ""))
 		}
 		want, err := hex.DecodeString(digits.String())
