@@ -29,6 +29,8 @@ import (
 	"runtime/pprof"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -173,19 +175,13 @@ func load(cfg config, n int) (*work.Work, error) {
 }
 
 func compare(ctx context.Context, cfg config, stderr io.Writer) (*report, error) {
-	if cfg.cpuProfile != "" {
-		f, err := os.Create(cfg.cpuProfile)
-		if err != nil {
-			return nil, fmt.Errorf("cpu profile: %w", err)
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return nil, fmt.Errorf("cpu profile: %w", err)
-		}
-		defer pprof.StopCPUProfile()
-	}
 	rep := &report{Work: cfg.work, Seed: cfg.seed, Repeat: cfg.repeat}
 	if cfg.work == "growth" {
+		stop, err := profile(cfg.cpuProfile)
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
 		return rep, grow(ctx, cfg, rep, stderr)
 	}
 	w, err := load(cfg, cfg.pods)
@@ -195,10 +191,14 @@ func compare(ctx context.Context, cfg config, stderr io.Writer) (*report, error)
 	rep.describe(w)
 	var errs []error
 	if cfg.engine != karpenter.Engine {
+		stop, err := profile(cfg.cpuProfile)
+		if err != nil {
+			return nil, err
+		}
 		if err := rep.measure(ctx, w, cfg.repeat, dovetail.Solve, "", stderr); err != nil {
 			errs = append(errs, err)
 		}
-		pprof.StopCPUProfile()
+		stop()
 	}
 	switch {
 	case cfg.engine == dovetail.Engine:
@@ -211,6 +211,25 @@ func compare(ctx context.Context, cfg config, stderr io.Writer) (*report, error)
 	}
 	rep.relate()
 	return rep, errors.Join(errs...)
+}
+
+// profile starts a CPU profile in a file; an empty name starts none.
+func profile(name string) (stop func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("cpu profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("cpu profile: %w", err)
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		f.Close()
+	}, nil
 }
 
 // grow measures Dovetail alone on ever more pods, and the largest number on existing
@@ -254,6 +273,7 @@ func (r *report) measure(ctx context.Context, w *work.Work, repeat int, solve so
 	type timed struct {
 		out  *work.Outcome
 		peak memory.Peak
+		cpu  time.Duration
 	}
 	var runs []timed
 	for range repeat {
@@ -261,17 +281,19 @@ func (r *report) measure(ctx context.Context, w *work.Work, repeat int, solve so
 		runtime.GC()
 		debug.FreeOSMemory()
 		watch := memory.Start()
+		cpu := cpuTime()
 		out, err := solve(ctx, w)
+		cpu = cpuTime() - cpu
 		peak := watch.Stop()
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(stderr, "%s: %s: %d pods: build %.4fs, solve %.4fs\n", w.Name, out.Engine, len(w.Pods), out.Build.Seconds(), out.Solve.Seconds())
-		runs = append(runs, timed{out, peak})
+		runs = append(runs, timed{out, peak, cpu})
 	}
 	slices.SortStableFunc(runs, func(a, b timed) int { return int(a.out.Build + a.out.Solve - b.out.Build - b.out.Solve) })
 	m := runs[len(runs)/2]
-	r.add(w, m.out, m.peak, note)
+	r.add(w, m.out, m.peak, m.cpu, note)
 	if err := w.Check(m.out); err != nil {
 		return fmt.Errorf("%s: %s: invalid plan: %w", w.Name, m.out.Engine, err)
 	}
@@ -286,4 +308,13 @@ func builtin() []*catalog.InstanceType {
 		out[i] = &types[i]
 	}
 	return out
+}
+
+// cpuTime is what the process has used of all CPUs so far.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
