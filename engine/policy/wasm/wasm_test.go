@@ -1,10 +1,12 @@
 package wasm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -406,5 +408,67 @@ func TestStructureOfHonestGuests(t *testing.T) {
 		if r.Functions == 0 || r.Charges < r.Functions {
 			t.Errorf("%s: %+v: fewer charges than functions", name, r)
 		}
+	}
+}
+
+// TestCompileIsLimited: what an honest module needs is too much if the limits are low.
+func TestCompileIsLimited(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: []string{self, childArg}, CompileMemory: 12 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Load(t.Context(), Options{Name: "p", Wasm: goModule(t)})
+	if class(err) != policy.ClassLoad || !errors.Is(err, ErrCompile) || !strings.Contains(err.Error(), "more than 12 MiB of memory") {
+		t.Errorf("Load() error = %v, want %v", err, ErrCompile)
+	}
+	m, err := h.Load(t.Context(), Options{Name: "p", Wasm: guest.C})
+	if err != nil {
+		t.Fatalf("a small module with the same limits: %v", err)
+	}
+	m.Close()
+}
+
+func TestCompilerThatCannotRun(t *testing.T) {
+	for name, command := range map[string][]string{
+		"no such program": {filepath.Join(t.TempDir(), "none")}, "another program": {"/bin/true"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: command})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := h.Load(t.Context(), Options{Name: "p", Wasm: guest.C}); !errors.Is(err, ErrCompile) {
+				t.Errorf("Load() error = %v, want %v", err, ErrCompile)
+			}
+		})
+	}
+}
+
+// TestCGuestIsReproducible compiles the C guest anew where the compiler is at hand.
+func TestCGuestIsReproducible(t *testing.T) {
+	version, err := exec.Command("clang", "--version").Output()
+	if err != nil || !strings.Contains(string(version), "clang version 14.") {
+		t.Skip("needs clang 14")
+	}
+	if _, err := exec.LookPath("wasm-ld"); err != nil {
+		t.Skip("needs lld")
+	}
+	out := filepath.Join(t.TempDir(), "score.wasm")
+	cmd := exec.Command("clang", "--target=wasm32", "-O2", "-nostdlib", "-ffreestanding", "-mbulk-memory",
+		"-Wl,--no-entry", "-Wl,--strip-all", "-o", out, "score.c")
+	cmd.Dir = filepath.Join("internal", "guest", "testdata", "c")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, msg)
+	}
+	got, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, guest.C) {
+		t.Error("score.wasm is not what score.c compiles to")
 	}
 }
