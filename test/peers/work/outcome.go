@@ -42,7 +42,8 @@ type Node struct {
 }
 
 // Check returns an error for every pod that is not exactly once in o, every node whose
-// pods need more than it has, and every offering that w's pool may not buy.
+// pods need more than it has, every offering that w's pool may not buy, and a bound
+// that the plan itself disproves.
 func (w *Work) Check(o *Outcome) error {
 	var errs []error
 	seen := make(map[*corev1.Pod]int, len(w.Pods))
@@ -105,6 +106,9 @@ func (w *Work) Check(o *Outcome) error {
 	}
 	if len(seen) > 0 {
 		errs = append(errs, fmt.Errorf("%d pods in the outcome are not of the work", len(seen)))
+	}
+	if cost := w.Cost(o); o.OwnBound > cost {
+		errs = append(errs, fmt.Errorf("its own bound is %v $/h, above its cost of %v", o.OwnBound.Dollars(), cost.Dollars()))
 	}
 	if len(errs) > 10 {
 		errs = append(errs[:10], fmt.Errorf("and %d more", len(errs)-10))

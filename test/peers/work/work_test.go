@@ -224,9 +224,10 @@ func TestWork_Check(t *testing.T) {
 			out:     Outcome{New: []Node{{InstanceType: "small", Zone: "b", CapacityType: catalog.OnDemand, Pods: p[:1]}}, Unscheduled: p[1:]},
 			wantErr: "not for sale",
 		},
-		"an unknown type": {out: Outcome{New: []Node{{InstanceType: "big", Pods: p[:1]}}}, wantErr: "no such type"},
-		"an unknown node": {out: Outcome{Existing: map[string][]*corev1.Pod{"n": p}}, wantErr: "does not exist"},
-		"an empty node":   {out: Outcome{New: []Node{small()}, Unscheduled: p}, wantErr: "has no pods"},
+		"a bound too high": {out: Outcome{New: []Node{small(p[0], p[1])}, Unscheduled: p[2:], OwnBound: 1e6 + 1}, wantErr: "above its cost"},
+		"an unknown type":  {out: Outcome{New: []Node{{InstanceType: "big", Pods: p[:1]}}}, wantErr: "no such type"},
+		"an unknown node":  {out: Outcome{Existing: map[string][]*corev1.Pod{"n": p}}, wantErr: "does not exist"},
+		"an empty node":    {out: Outcome{New: []Node{small()}, Unscheduled: p}, wantErr: "has no pods"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
