@@ -53,6 +53,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 		problems = append(problems, load.Problem{Severity: load.Note, Kind: "NodePool", Name: defaultPoolName,
 			Message: "the input has no NodePool; this one is assumed: " + describePool(objs.NodePools[0])})
 	}
+	problems = append(problems, waiting(objs.Pods)...)
 	progress("reading the cluster")
 	snap, left := snapshot.Build(objs, snapshot.Options{
 		Now: opts.Now, Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, AssumeReady: true,
@@ -66,6 +67,34 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, Labels{Workload: in.Workload, Problems: problems})}, nil
+}
+
+// waiting notes the pods that no scheduler looks at yet, which are not planned.
+func waiting(pods []*corev1.Pod) []load.Problem {
+	count := map[string]int{}
+	first := map[string]*corev1.Pod{}
+	for _, p := range pods {
+		why := ""
+		switch {
+		case p.Spec.NodeName != "" || p.DeletionTimestamp != nil:
+		case len(p.Spec.SchedulingGates) > 0:
+			why = "has scheduling gates: it is not planned for until they are gone"
+		case p.Status.NominatedNodeName != "":
+			why = "waits for room that preemption makes: it is not planned for"
+		}
+		if why == "" {
+			continue
+		}
+		if f := first[why]; f == nil || p.Namespace+"/"+p.Name < f.Namespace+"/"+f.Name {
+			first[why] = p
+		}
+		count[why]++
+	}
+	var out []load.Problem
+	for why, p := range first {
+		out = append(out, load.Problem{Severity: load.Note, Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Message: why, Count: count[why]})
+	}
+	return out
 }
 
 const defaultPoolName = "default"

@@ -333,7 +333,7 @@ func (b *builder) node(n *Node) {
 	maps.Copy(node.Status.Allocatable, n.Allocatable)
 	b.objs.Nodes = append(b.objs.Nodes, node)
 	if n.Pool != "" {
-		b.claimOf(node, n.Pool)
+		b.claimOf(node)
 	}
 	if len(it.AttachLimits) > 0 {
 		b.csiNode(n.Name, it.AttachLimits)
@@ -344,7 +344,7 @@ func (b *builder) node(n *Node) {
 }
 
 // claimOf adds the NodeClaim behind a node.
-func (b *builder) claimOf(node *corev1.Node, pool string) {
+func (b *builder) claimOf(node *corev1.Node) {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: types.UID("claim-" + node.Name), Labels: node.Labels, CreationTimestamp: node.CreationTimestamp}}
 	claim.Spec.Taints = node.Spec.Taints
 	claim.Status.ProviderID, claim.Status.NodeName = node.Spec.ProviderID, node.Name

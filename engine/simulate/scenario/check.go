@@ -504,8 +504,7 @@ func check(p *Problem, plan schedule.Plan) []string {
 	seen := map[snapshot.PodKey]bool{}
 	for _, a := range plan.Assignments {
 		pod, m := c.pods[a.Pod], c.byName[a.Node]
-		switch {
-		case pod == nil || m == nil || pod.Spec.NodeName != "" || seen[a.Pod]:
+		if pod == nil || m == nil || pod.Spec.NodeName != "" || seen[a.Pod] {
 			fail("I6: the plan assigns %s to %s, one of which is unknown, bound or assigned before", a.Pod, a.Node)
 			continue
 		}

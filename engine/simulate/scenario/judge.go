@@ -44,7 +44,7 @@ func Judge(ctx context.Context, p *Problem) (Verdict, error) {
 	}
 	v.Plan, v.Snapshot = plan, snap
 	v.Wrong = append(v.Wrong, p.Expect.judge(p, plan)...)
-	v.Wrong = append(v.Wrong, pendingAsExpected(&p.Expect, p, plan)...)
+	v.Wrong = append(v.Wrong, pendingAsExpected(&p.Expect, plan)...)
 	v.Wrong = append(v.Wrong, check(p, plan)...)
 	again, err := askAgain(ctx, p, plan)
 	if err != nil {
@@ -187,7 +187,7 @@ func podsByZone(p *Problem, plan schedule.Plan, app string) map[string]int {
 }
 
 // pendingAsExpected holds the plan's unscheduled pods against e.
-func pendingAsExpected(e *Expect, p *Problem, plan schedule.Plan) []string {
+func pendingAsExpected(e *Expect, plan schedule.Plan) []string {
 	var wrong []string
 	matched := map[snapshot.PodKey]bool{}
 	for _, want := range e.Pending {
