@@ -361,7 +361,7 @@ func (s *solver) dualSteps(p *pack.Problem) int {
 	for _, f := range p.Fits {
 		work += len(f) * p.Dims
 	}
-	return max(60, min(800, 40_000_000/work))
+	return max(60, min(600, 40_000_000/work))
 }
 
 // problem turns lots into the packer's items and columns. Lots that differ in nothing
@@ -387,7 +387,8 @@ func (s *solver) problem(lots []*lot) (*pack.Problem, [][]*lot, []int32) {
 	for _, k := range columns {
 		c := &s.columns[k]
 		price := max(c.price(), 0)
-		p.Columns = append(p.Columns, pack.Column{Alloc: c.alloc, Price: price, Shadow: s.shadow(k, price)})
+		p.Finite = p.Finite || c.supply != "" || s.limits[s.shops[c.shop].pool] != nil
+		p.Columns = append(p.Columns, pack.Column{Alloc: c.alloc, Class: c.allocID, Price: price, Shadow: s.shadow(k, price)})
 	}
 	p.Fits = make([][]int32, len(items))
 	for i := range items {

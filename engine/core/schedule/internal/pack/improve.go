@@ -7,12 +7,15 @@ import (
 	"slices"
 )
 
+// maxIdle is the number of vain attempts after which the search for something cheaper
+// ends.
+const maxIdle = 64
+
 // improve takes nodes apart, a few at a time, packs what was on them again and keeps
 // what is cheaper. It changes neither the demand nor what is left over.
 func (s *solver) improve(nodes []Node, steps int) []Node {
 	left := slices.Clone(s.rem)
 	defer func() { s.rem = left }()
-	s.resize(nodes)
 	if len(nodes) == 0 || steps <= 0 {
 		return nodes
 	}
@@ -26,7 +29,7 @@ func (s *solver) improve(nodes []Node, steps int) []Node {
 		plain[a] = slices.Clone(s.weight[a])
 	}
 	idle := 0
-	for step := 0; step < steps && idle < 48+len(nodes)/8; step++ {
+	for step := 0; step < steps && idle < maxIdle; step++ {
 		if step%32 == 0 {
 			s.sortByWaste(nodes, plain[0])
 		}
@@ -203,15 +206,15 @@ func (s *solver) sortByWaste(nodes []Node, value []float64) {
 		}
 		return math.Round(w*1e6) / 1e6
 	}
-	type ranked struct {
+	type wasted struct {
 		waste float64
 		node  Node
 	}
-	list := make([]ranked, len(nodes))
+	list := make([]wasted, len(nodes))
 	for i := range nodes {
-		list[i] = ranked{waste(&nodes[i]), nodes[i]}
+		list[i] = wasted{waste(&nodes[i]), nodes[i]}
 	}
-	slices.SortStableFunc(list, func(a, b ranked) int { return -cmp.Compare(a.waste, b.waste) })
+	slices.SortStableFunc(list, func(a, b wasted) int { return -cmp.Compare(a.waste, b.waste) })
 	for i := range list {
 		nodes[i] = list[i].node
 	}

@@ -11,8 +11,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-
-	"github.com/dovetail-sh/dovetail/engine/core/schedule/internal/relax"
 )
 
 // Own is a rule of an item about the node it shares with others: it may join a node
@@ -51,6 +49,9 @@ func (it *Item) cap() int32 {
 // Column is a kind of node.
 type Column struct {
 	Alloc []float64
+	// Class numbers columns of equal Alloc alike; they are valued together, at the
+	// smallest Shadow among them.
+	Class int32
 	// Price is what one costs; Shadow values it in the relaxation: the regular price
 	// of a column whose supply is limited, else Price.
 	Price, Shadow float64
@@ -73,6 +74,9 @@ type Problem struct {
 	Fits   [][]int32
 	Groups int
 	Ledger Ledger
+	// Finite says that the ledger may refuse: sets of nodes are then only built up one
+	// by one.
+	Finite bool
 }
 
 // Count is a number of one item.
@@ -102,12 +106,11 @@ type Options struct {
 }
 
 type solver struct {
-	p    *Problem
-	rel  relax.Problem
-	dual *relax.Dual
+	p *Problem
+	value
 	rem  []int
 	left int
-	// byColumn are the items that fit each column.
+	// byColumn are the items that fit each column and are not used up.
 	byColumn [][]int32
 	// fitBits[k*words+i/64] has bit i%64 set if item i fits column k.
 	fitBits []uint64
@@ -115,8 +118,6 @@ type solver struct {
 	// scope limits fills to these items while nodes are repacked; nil means all.
 	scope  []int32
 	usable []bool
-	// weight[a][i] is Pi to the power 1+alphas[a].
-	weight [len(alphas)][]float64
 	// One pattern under construction.
 	pat            []int32
 	room, mu       []float64
@@ -140,13 +141,23 @@ var alphas = [...]float64{0, 0.15, 0.4}
 // Solve packs p.Items.
 func Solve(p *Problem, opts Options) Result {
 	s := newSolver(p)
-	s.valueAll(opts.DualSteps)
-	res := Result{Bound: s.bound()}
-	res.Nodes = s.cover(nil, true)
-	res.Left = s.rem
-	res.Nodes = s.improve(res.Nodes, opts.Improve)
+	res := Result{Bound: s.revalue(s.rem, opts.DualSteps)}
+	nodes := s.cover(nil, true)
+	left := slices.Clone(s.rem)
+	s.resize(nodes)
+	if opts.Improve > 0 && !p.Finite {
+		nodes = s.generate(nodes, left, res.Bound)
+	}
+	res.Left = left
+	if s.total(nodes) > res.Bound*(1+nearBound) {
+		nodes = s.improve(nodes, opts.Improve)
+	}
+	res.Nodes = nodes
 	return res
 }
+
+// nearBound is the excess over the bound that is not worth improving.
+const nearBound = 0.005
 
 func newSolver(p *Problem) *solver {
 	n := len(p.Items)
@@ -155,18 +166,11 @@ func newSolver(p *Problem) *solver {
 		pat: make([]int32, n), room: make([]float64, p.Dims), mu: make([]float64, p.Dims),
 		count: make([]int32, p.Groups), guarded: make([]int32, p.Groups),
 	}
-	s.rel = relax.Problem{
-		Dims: p.Dims, Req: make([]float64, 0, n*p.Dims), Count: make([]float64, n),
-		Alloc: make([]float64, 0, len(p.Columns)*p.Dims), Price: make([]float64, len(p.Columns)), Fits: p.Fits,
-	}
 	s.words = (n + 63) / 64
 	s.fitBits = make([]uint64, s.words*len(p.Columns))
 	for i := range p.Items {
 		s.rem[i] = p.Items[i].Count
-		s.rel.Req = append(s.rel.Req, p.Items[i].Req...)
-		s.rel.Count[i] = float64(p.Items[i].Count)
 		for _, k := range p.Fits[i] {
-			s.byColumn[k] = append(s.byColumn[k], int32(i))
 			s.fitBits[int(k)*s.words+i/64] |= 1 << (i % 64)
 		}
 		if len(p.Fits[i]) > 0 {
@@ -174,47 +178,26 @@ func newSolver(p *Problem) *solver {
 		}
 	}
 	for k := range p.Columns {
-		s.rel.Alloc = append(s.rel.Alloc, p.Columns[k].Alloc...)
-		s.rel.Price[k] = p.Columns[k].Shadow
 		s.usable[k] = true
 	}
-	for a := range s.weight {
-		s.weight[a] = make([]float64, n)
-	}
-	s.dual = relax.New(&s.rel)
+	s.listItems()
+	s.value = newValue(p)
 	return s
 }
 
-func (s *solver) valueAll(steps int) {
-	s.dual.Ascend(&s.rel, steps)
-	s.weigh()
-}
-
-func (s *solver) bound() float64 {
-	b := 0.0
-	for i, n := range s.rel.Count {
-		if len(s.p.Fits[i]) > 0 {
-			b += n * s.dual.Pi[i]
-		}
+// listItems makes byColumn anew, without items that are used up.
+func (s *solver) listItems() {
+	for k := range s.byColumn {
+		s.byColumn[k] = s.byColumn[k][:0]
 	}
-	return b
-}
-
-func (s *solver) weigh() {
-	for i, v := range s.dual.Pi {
-		if math.IsInf(v, 1) {
-			v = 0
-		}
-		v = max(v, 1e-9)
-		s.weight[0][i] = v
-		for a := 1; a < len(alphas); a++ {
-			s.weight[a][i] = math.Pow(v, 1+alphas[a])
+	for i, n := range s.rem {
+		if n > 0 {
+			for _, k := range s.p.Fits[i] {
+				s.byColumn[k] = append(s.byColumn[k], int32(i))
+			}
 		}
 	}
 }
-
-// revalueSteps is the number of dual steps after a tenth of the demand is met.
-const revalueSteps = 40
 
 // holds reports whether column k holds one of item i.
 func (s *solver) holds(k, i int32) bool {
@@ -235,10 +218,8 @@ func (s *solver) cover(nodes []Node, revalue bool) []Node {
 	last := s.left
 	for s.left > 0 {
 		if revalue && s.left < last*9/10 {
-			for i, n := range s.rem {
-				s.rel.Count[i] = float64(n)
-			}
-			s.valueAll(revalueSteps)
+			s.revalue(s.rem, s.reviseSteps())
+			s.listItems()
 			last = s.left
 		}
 		pat, k := s.bestPattern()
@@ -284,37 +265,61 @@ const maxTried = 24
 
 // bestPattern fills the promising columns and returns the pattern of most value per
 // dollar; k is negative if nothing fits any more.
+//
+// If some item's rules force many nodes, every pattern includes it, and nodes are chosen
+// about as large as it takes to spread everything that is left over them: so no nodes
+// are needed beyond those that are forced. Where the best column is smaller than that
+// anyway, it is taken.
 func (s *solver) bestPattern() (best []Count, k int32) {
 	force, budget := s.forced()
-	s.rank(force)
+	best, k = s.bestOf(force, 0)
+	if force >= 0 && k >= 0 && s.p.Columns[k].Price > budget {
+		best, k = s.bestOf(force, budget)
+	}
+	return best[:len(best):len(best)], k
+}
+
+// bestOf is bestPattern for nodes of about the budget's price; 0 means of any.
+func (s *solver) bestOf(force int32, budget float64) (best []Count, k int32) {
+	s.rank(force, budget)
 	bestRatio, tried := -1.0, 0
 	k = -1
 	for _, c := range s.order {
-		price := max(s.p.Columns[c.k].Price, 1e-6)
 		if c.bound <= bestRatio || tried >= maxTried {
 			break
 		}
-		if force >= 0 && k >= 0 && price > budget {
-			continue
-		}
 		tried++
+		price := max(s.p.Columns[c.k].Price, 1e-6)
 		for a := range alphas {
-			v := s.fill(c.k, force, a)
-			ratio := v / price
-			if force >= 0 && price > budget {
-				ratio *= budget / price
-			}
+			ratio := s.fill(c.k, force, a) / price * suits(price, budget)
 			if ratio > bestRatio*(1+1e-9) {
 				bestRatio, k = ratio, c.k
 				best = s.pattern(best)
 			}
 		}
 	}
-	return best[:len(best):len(best)], k
+	return best, k
 }
 
-// forced finds the item whose rules force the most nodes, and what each of these nodes
-// may cost if everything that is left is to be spread over them. -1 if there is none.
+// suits is how well a price suits a budget: 1 for a little above it, since no node is
+// filled without a gap, and less the farther away.
+func suits(price, budget float64) float64 {
+	if budget <= 0 {
+		return 1
+	}
+	x := price / budget
+	switch {
+	case x > 1.3:
+		return 1.3 / x
+	case x < 0.9:
+		return math.Sqrt(x / 0.9)
+	}
+	return 1
+}
+
+// forced finds the item whose rules force the most nodes, and the value that each of
+// these nodes has to take if everything that is left is spread over them. The item is
+// -1 if there is none.
 func (s *solver) forced() (item int32, budget float64) {
 	item, most, value := int32(-1), 0, 0.0
 	consider := func(i int32) {
@@ -338,71 +343,85 @@ func (s *solver) forced() (item int32, budget float64) {
 			consider(int32(i))
 		}
 	}
-	if most <= 1 {
+	if most == 0 {
 		return -1, 0
 	}
-	return item, 1.25 * value / float64(most)
+	return item, value / float64(most)
 }
 
 // rank orders the usable columns by the best value per dollar they could reach.
-func (s *solver) rank(force int32) {
+func (s *solver) rank(force int32, budget float64) {
 	s.order = s.order[:0]
-	D := s.p.Dims
-	var only []int32
-	if force >= 0 {
-		only = s.p.Fits[force]
+	total := 0.0
+	if s.scope != nil {
+		for _, i := range s.scope {
+			total += float64(s.rem[i]) * s.weight[0][i]
+		}
+	} else {
+		for i, n := range s.rem {
+			if n > 0 {
+				total += float64(n) * s.weight[0][i]
+			}
+		}
 	}
+	top := 0.0
 	for k := range s.p.Columns {
-		if !s.usable[k] {
+		if !s.usable[k] || force >= 0 && !s.holds(int32(k), force) {
 			continue
 		}
-		if force >= 0 {
-			if _, ok := slices.BinarySearch(only, int32(k)); !ok {
-				continue
-			}
+		density := s.density(int32(k))
+		if density <= 0 {
+			continue
 		}
-		lambda := s.dual.Lambda[k*D : k*D+D]
-		density, total := 0.0, 0.0
-		for _, i := range s.candidates(int32(k)) {
-			if s.rem[i] == 0 || s.scope != nil && !s.holds(int32(k), i) {
-				continue
-			}
-			total += float64(s.rem[i]) * s.weight[0][i]
-			cost := 0.0
-			for r, q := range s.p.Items[i].Req {
-				cost += q * lambda[r]
-			}
-			if v := s.weight[0][i]; v > density*cost {
-				if cost <= 0 {
-					density = 1
-				} else {
-					density = v / cost
-				}
-			}
+		c := &s.p.Columns[k]
+		price := max(c.Price, 1e-6)
+		bound := min(density*c.Shadow, total) / price * suits(price, budget)
+		top = max(top, bound)
+		s.order = append(s.order, colBound{int32(k), bound})
+	}
+	s.order = slices.DeleteFunc(s.order, func(c colBound) bool { return c.bound < top*0.5 })
+	slices.SortFunc(s.order, func(a, b colBound) int {
+		return cmp.Or(-cmp.Compare(a.bound, b.bound), cmp.Compare(s.p.Columns[a.k].Price, s.p.Columns[b.k].Price), cmp.Compare(a.k, b.k))
+	})
+}
+
+// density is the most value per dollar of shadow price that an item which is left has on
+// column k.
+func (s *solver) density(k int32) float64 {
+	if s.scope == nil {
+		return s.bestDensity(k, s.rem)
+	}
+	best := 0.0
+	lambda := s.lambda(k)
+	for _, i := range s.scope {
+		if s.rem[i] == 0 || !s.holds(k, i) {
+			continue
 		}
-		if density > 0 {
-			c := &s.p.Columns[k]
-			s.order = append(s.order, colBound{int32(k), min(density*c.Shadow, total) / max(c.Price, 1e-6)})
+		cost := 0.0
+		for r, q := range s.p.Items[i].Req {
+			cost += q * lambda[r]
+		}
+		if v := s.weight[0][i]; v > best*cost {
+			best = 1
+			if cost > 0 {
+				best = v / cost
+			}
 		}
 	}
-	slices.SortFunc(s.order, func(a, b colBound) int {
-		return cmp.Or(-cmp.Compare(a.bound, b.bound), cmp.Compare(a.k, b.k))
-	})
+	return best
 }
 
 // fill makes s.pat a pattern for column k out of s.rem and returns its value. force, if
 // not negative, comes first, as often as its rules allow.
 func (s *solver) fill(k, force int32, a int) float64 {
 	p := s.p
-	D := p.Dims
 	alloc := p.Columns[k].Alloc
-	lambda := s.dual.Lambda[int(k)*D : int(k)*D+D]
+	lambda := s.lambda(k)
 	copy(s.room, alloc)
 	s.reset()
 	value := 0.0
 	if force >= 0 {
-		n := min(int32(s.rem[force]), p.Items[force].cap())
-		n = min(n, s.fits(force))
+		n := min(int32(s.rem[force]), max(p.Items[force].cap(), 1), s.fits(force))
 		if n < 1 {
 			return -1
 		}

@@ -135,7 +135,7 @@ func TestReal(t *testing.T) {
 		ts := cat(w.cats, w.gen, w.arch)
 		p := &Problem{Dims: 4, Items: items(w.name, w.n)}
 		for _, t := range ts {
-			p.Columns = append(p.Columns, Column{Alloc: t.a, Price: t.price, Shadow: t.price})
+			p.Columns = append(p.Columns, Column{Alloc: t.a, Price: t.price, Shadow: t.price, Class: int32(len(p.Columns))})
 		}
 		for i := range p.Items {
 			var f []int32
