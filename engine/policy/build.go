@@ -100,7 +100,8 @@ func At(t time.Time) Now {
 	return Now{UTC: t.Format(time.RFC3339), Unix: t.Unix(), Weekday: t.Weekday().String(), Hour: t.Hour(), Minute: t.Minute()}
 }
 
-// offerings is the table of what p may buy, in the order of its catalogue.
+// offerings is the table of what p may buy, in the order of its catalogue. Offerings that
+// the pool's own requirements rule out are not among them.
 func (b *Inputs) offerings(snap *snapshot.Snapshot, p *snapshot.Pool, facts Facts) *Offerings {
 	d := newDigester()
 	d.str(p.Catalog.Hash())
@@ -131,10 +132,17 @@ func (b *Inputs) offerings(snap *snapshot.Snapshot, p *snapshot.Pool, facts Fact
 func offerings(snap *snapshot.Snapshot, p *snapshot.Pool, facts Facts) *Offerings {
 	var rows []OfferingRow
 	types := p.Catalog.Types()
+	index := make(map[string][]int32, len(types))
+	zones, kinds := p.Requirements.Get(corev1.LabelTopologyZone), p.Requirements.Get(karpv1.CapacityTypeLabelKey)
 	for i := range types {
 		it := &types[i]
-		shown := instanceType(it)
-		overhead := daemons(snap, p, it)
+		if p.Requirements.Intersects(it.Requirements) != nil {
+			continue
+		}
+		at := make([]int32, len(it.Offerings))
+		index[it.Name] = at
+		var shown *InstanceType
+		var overhead Daemons
 		onDemand, spot := map[string]int64{}, map[string]int64{}
 		for _, o := range it.Offerings {
 			switch o.CapacityType {
@@ -146,10 +154,19 @@ func offerings(snap *snapshot.Snapshot, p *snapshot.Pool, facts Facts) *Offering
 		}
 		for j := range it.Offerings {
 			o := &it.Offerings[j]
+			if !zones.Has(o.Zone) || !kinds.Has(o.CapacityType) {
+				at[j] = -1
+				continue
+			}
+			if shown == nil {
+				shown, overhead = instanceType(it), daemons(snap, p, it)
+			}
+			at[j] = int32(len(rows))
 			rows = append(rows, OfferingRow{InstanceType: shown, Offering: offering(p.Name, it, o, onDemand, spot, facts), DaemonOverhead: overhead})
 		}
 	}
 	t := NewOfferings("", rows)
+	t.index = index
 	t.StaticRevision = t.digest(staticRows())
 	return t
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
@@ -240,6 +241,9 @@ func TestEngine_Costs_scores(t *testing.T) {
 			if types[i].Name == "t3.large" {
 				want += 20_000
 			}
+			if o.CapacityType == catalog.Spot { // the pool does not buy it, so it is not scored
+				want = o.Price
+			}
 			if cost, bias, deny := c.Cost("web", &types[i], j); cost != want || bias != 0 || deny != "" {
 				t.Errorf("Cost(%s, %d) = %d, %d, %q; want %d", types[i].Name, j, cost, bias, deny, want)
 			}
@@ -346,12 +350,12 @@ func TestInputs_Score(t *testing.T) {
 	}
 	var row *policy.OfferingRow
 	for i := range got.Candidates.Rows {
-		if r := &got.Candidates.Rows[i]; r.InstanceType.Name == "m5.large" && r.Offering.Zone == "b" && r.Offering.CapacityType == "spot" {
+		if r := &got.Candidates.Rows[i]; r.InstanceType.Name == "m5.large" && r.Offering.Zone == "b" {
 			row = r
 		}
 	}
-	if row == nil {
-		t.Fatal("no row for m5.large/b/spot")
+	if row == nil || got.Candidates.Len() != 8 {
+		t.Fatalf("%d rows, or none for m5.large in zone b; want 4 types in 2 zones", got.Candidates.Len())
 	}
 	od, spot := int64(96_000), int64(38_400)
 	want := policy.OfferingRow{
@@ -359,10 +363,10 @@ func TestInputs_Score(t *testing.T) {
 			Name: "m5.large", Family: "m5", Generation: 5, Size: "large", Arch: "amd64", OS: []string{"linux"}, CPU: 2000, Memory: 8192, Pods: 110,
 			Labels: map[string]string{corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", "karpenter.k8s.aws/instance-family": "m5"},
 		},
-		Offering: policy.Offering{Zone: "b", CapacityType: "spot", Available: true, ListPrice: spot, OnDemandPrice: &od, SpotPrice: &spot, PriceSource: "catalogue", ICEHistory: policy.ICEHistory{LastHour: 2}},
+		Offering: policy.Offering{Zone: "b", CapacityType: "on-demand", Available: true, ListPrice: od, OnDemandPrice: &od, SpotPrice: &spot, PriceSource: "catalogue", ICEHistory: policy.ICEHistory{LastHour: 2}},
 		// A request of 1Gi and a request of 100m.
 		DaemonOverhead: policy.Daemons{CPU: 100, Memory: 1024, Pods: 1, Names: []string{"kube-system/cni"}},
-		Cost:           spot,
+		Cost:           od,
 	}
 	if d := cmp.Diff(want, *row); d != "" {
 		t.Errorf("row (-want +got):\n%s", d)
@@ -418,5 +422,64 @@ func TestInputs_Admit(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"overlap", "bare-metal", "price"}, codes); d != "" || !v.Allowed {
 		t.Errorf("warnings (-want +got):\n%s\n%s", d, v.Text())
+	}
+}
+
+// TestEngine_Costs_pass checks that ten policies cost a pass next to nothing once nothing
+// changes for them.
+func TestEngine_Costs_pass(t *testing.T) {
+	if testing.Short() {
+		t.Skip("measures time")
+	}
+	var ps []*corev1.Pod
+	for i := range 5000 {
+		p := pod(fmt.Sprintf("p-%d", i), "", []string{"100m", "250m", "500m", "1", "1500m"}[i%5])
+		p.Spec.Containers[0].Resources.Requests["memory"] = resource.MustParse([]string{"100Mi", "256Mi", "512Mi", "1Gi", "2Gi", "4Gi", "3Gi"}[i%7])
+		ps = append(ps, p)
+	}
+	np := pool("web")
+	np.Spec.Limits = nil
+	s, problems := snapshot.Build(snapshot.Objects{Pods: ps, NodePools: []*karpv1.NodePool{np}}, snapshot.Options{Now: noon, Catalog: sim.Builtin(), AssumeReady: true})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	var list []policy.Policy
+	for i, f := range []string{"burstable_baseline", "capacity_aware", "carbon", "commitment_first", "contract_price", "host_fee", "newer_generation", "zone_balance", "host_fee", "burstable_baseline"} {
+		p := shipped(t, "score/"+f+".rego", nil)
+		p.Name, p.Order = fmt.Sprintf("%d-%s", i, f), i
+		p.Limits.Deadline = time.Minute
+		list = append(list, p)
+	}
+	e := engine(t, list...)
+	var in policy.Inputs
+	solve := func(costs schedule.Costs) time.Duration {
+		begin := time.Now()
+		if _, err := schedule.Solve(t.Context(), s, schedule.Options{Costs: costs}); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(begin)
+	}
+	ask := func() (*policy.Costs, time.Duration) {
+		begin := time.Now()
+		c, err := e.Costs(t.Context(), &in, s, policy.Facts{})
+		if err != nil || len(c.Unscored) > 0 {
+			t.Fatalf("Costs() = %v unscored, %v", c.Unscored, err)
+		}
+		return c, time.Since(begin)
+	}
+	_, first := ask()
+	// The same costs as a ready table are the pass without policies: other costs make
+	// another plan, which may be harder or easier to find.
+	table, asked := ask()
+	without, list0 := solve(table), solve(nil)
+	for range 6 {
+		_, d := ask()
+		asked = min(asked, d)
+		without, list0 = min(without, solve(table)), min(list0, solve(nil))
+	}
+	ratio := float64(without+asked) / float64(without)
+	t.Logf("pods=5000 policies=10 first=%s cached=%s solve=%s solve_at_list_prices=%s ratio=%.2f", first, asked, without, list0, ratio)
+	if ratio > 1.2 {
+		t.Errorf("a pass with ten cached policies takes %.2f times a pass without, want at most 1.2", ratio)
 	}
 }

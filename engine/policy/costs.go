@@ -26,8 +26,7 @@ var _ schedule.Costs = (*Costs)(nil)
 
 type poolCosts struct {
 	*Scores
-	first  map[*catalog.InstanceType]int
-	byName map[string]int
+	rows map[*catalog.InstanceType][]int32
 }
 
 // Costs asks the score policies about the NodePools of snap that can buy something. The
@@ -48,11 +47,10 @@ func (e *Engine) Costs(ctx context.Context, in *Inputs, snap *snapshot.Snapshot,
 }
 
 func (c *Costs) add(p *snapshot.Pool, scores *Scores) {
-	pc := &poolCosts{Scores: scores, first: map[*catalog.InstanceType]int{}, byName: map[string]int{}}
-	types, n := p.Catalog.Types(), 0
+	types := p.Catalog.Types()
+	pc := &poolCosts{Scores: scores, rows: make(map[*catalog.InstanceType][]int32, len(types))}
 	for i := range types {
-		pc.first[&types[i]], pc.byName[types[i].Name] = n, n
-		n += len(types[i].Offerings)
+		pc.rows[&types[i]] = scores.Rows.index[types[i].Name]
 	}
 	c.pools[p.Name] = pc
 	if scores.Unscored {
@@ -106,19 +104,18 @@ func (c *Costs) held(n *snapshot.Node) (RowCover, bool) {
 }
 
 func (pc *poolCosts) find(name, zone, capacityType string) (int, bool) {
-	first, ok := pc.byName[name]
-	if !ok {
-		return 0, false
-	}
-	for i := first; i < len(pc.Rows.Rows) && pc.Rows.Rows[i].InstanceType == pc.Rows.Rows[first].InstanceType; i++ {
+	for _, i := range pc.Rows.index[name] {
+		if i < 0 {
+			continue
+		}
 		if o := &pc.Rows.Rows[i].Offering; o.Zone == zone && o.CapacityType == capacityType {
-			return i, true
+			return int(i), true
 		}
 	}
 	return 0, false
 }
 
-// row is that of an offering; ok is false if the pool was not scored.
+// row is that of an offering; ok is false if it was not scored.
 func (c *Costs) row(pool string, it *catalog.InstanceType, offering int) (*poolCosts, int, bool) {
 	if c == nil {
 		return nil, 0, false
@@ -127,13 +124,14 @@ func (c *Costs) row(pool string, it *catalog.InstanceType, offering int) (*poolC
 	if pc == nil {
 		return nil, 0, false
 	}
-	first, ok := pc.first[it]
+	rows, ok := pc.rows[it]
 	if !ok {
-		if first, ok = pc.byName[it.Name]; !ok {
-			return nil, 0, false
-		}
+		rows = pc.Rows.index[it.Name]
 	}
-	return pc, first + offering, first+offering < len(pc.Cost)
+	if offering >= len(rows) || rows[offering] < 0 {
+		return nil, 0, false
+	}
+	return pc, int(rows[offering]), true
 }
 
 // Cost is part of [schedule.Costs]. An offering that was not scored has its list price.
@@ -246,7 +244,7 @@ func (c *Costs) Without(plan *schedule.Plan, v *Verdict) *Costs {
 			}
 			s.Deny[i] = cmp.Or(s.Deny[i], reason)
 		}
-		out.pools[name] = &poolCosts{Scores: &s, first: pc.first, byName: pc.byName}
+		out.pools[name] = &poolCosts{Scores: &s, rows: pc.rows}
 	}
 	return out
 }

@@ -75,7 +75,8 @@ type Limits struct {
 	Fuel int64
 	// MemoryBytes is the size of the guest's memory (Wasm).
 	MemoryBytes int64
-	// ResultBytes is the size of the answer.
+	// ResultBytes is the size of the answer, for up to 1000 rows; each further row adds
+	// 256 bytes.
 	ResultBytes int64
 }
 
@@ -122,10 +123,13 @@ func (l Limits) Wall(rows int) time.Duration {
 	return l.Deadline + l.PerRow*time.Duration(max(0, rows-1000))
 }
 
+// Result is the size of an answer on that many rows.
+func (l Limits) Result(rows int) int64 { return l.ResultBytes + 256*int64(max(0, rows-1000)) }
+
 // Limits on answers that hold for every runtime.
 const (
 	// MaxRows is the largest number of rows of an input, and of denials of an answer.
-	MaxRows = 8192
+	MaxRows = 65536
 	// MaxMessage is the length in bytes to which messages are cut.
 	MaxMessage = 256
 )

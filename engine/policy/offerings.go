@@ -17,6 +17,9 @@ type Offerings struct {
 	StaticRevision string
 
 	memo sync.Map // any -> *memo
+	// index is the row of each offering of each instance type of a catalogue, by the
+	// type's name; -1 is none. It is nil for tables not made from one.
+	index map[string][]int32
 }
 
 type memo struct {

@@ -19,11 +19,13 @@ import data.dovetail.lib
 
 settings := lib.settings(rego.metadata.chain(), input.parameters)
 
+# Told apart first: there are few families and many rows.
+named := {[c.instanceType.family, c.instanceType.generation] | some c in input.candidates}
+
 # Generation and class (the letters before the generation) of each family.
-families := {it.family: {"class": split(it.family, sprintf("%d", [it.generation]))[0], "generation": it.generation} |
-	some c in input.candidates
-	it := c.instanceType
-	it.generation > 0
+families := {family: {"class": split(family, sprintf("%d", [generation]))[0], "generation": generation} |
+	some [family, generation] in named
+	generation > 0
 }
 
 newest[class] := max(generations) if {
@@ -36,10 +38,19 @@ old := {family |
 	f.generation < newest[f.class]
 }
 
-bias contains {"i": i, "microUSD": floor((c.offering.listPrice * permille) / 1000)} if {
-	permille := settings.withinPermille
-	permille > 0
+# The bias of each price: zones share prices, and a division is dear.
+steps := {price: floor((price * settings.withinPermille) / 1000) |
+	prices := {c.offering.listPrice |
+		some c in input.candidates
+		c.instanceType.family in old
+	}
+	some price in prices
+}
+
+bias contains {"i": i, "microUSD": amount} if {
+	settings.withinPermille > 0
 	count(old) > 0
 	some i, c in input.candidates
 	c.instanceType.family in old
+	amount := steps[c.offering.listPrice]
 }

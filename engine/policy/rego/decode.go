@@ -13,9 +13,8 @@ import (
 
 // decoder reads answers. It stops when they are too large.
 type decoder struct {
-	left  int64
-	guard *guard
-	rule  string
+	left int64
+	rule string
 }
 
 func (d *decoder) bad(format string, args ...any) *policy.Error {

@@ -148,9 +148,10 @@ func (m *Module) evaluate(ctx context.Context, rows int, input func() ast.Value,
 	if !ok || len(rs) != 1 {
 		return st, &policy.Error{Class: policy.ClassUndefined, Policy: m.name, Msg: "the policy has no answer"}
 	}
-	d := &decoder{left: m.limits.ResultBytes, guard: g}
+	size := m.limits.Result(rows)
+	d := &decoder{left: size}
 	err = decode(d, o)
-	st.ResultBytes = m.limits.ResultBytes - d.left
+	st.ResultBytes = size - d.left
 	return st, m.named(err)
 }
 
