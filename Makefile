@@ -15,6 +15,7 @@ N ?=
 TRACE ?=
 BENCH ?= .
 FUZZTIME ?= 30s
+FUZZ_PROBLEMS ?= 10000
 
 .PHONY: help
 help: ## list the targets
@@ -94,5 +95,7 @@ oracle: ## let kube-scheduler judge the plans of N generated problems
 	@cd test/oracle && go run . $(if $(N),-n $(N))
 
 .PHONY: fuzz
-fuzz: ## run every fuzz target for FUZZTIME=30s each
+fuzz: ## run every fuzz target for FUZZTIME=30s each, and the oracle on FUZZ_PROBLEMS=10000
 	@test/tools/fuzz $(FUZZTIME)
+	@echo "== oracle on $(FUZZ_PROBLEMS) problems"
+	@cd test/oracle && go run . -n $(FUZZ_PROBLEMS) -seed 1000000
