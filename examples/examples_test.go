@@ -3,6 +3,7 @@ package examples
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 )
+
+var update = flag.Bool("update", false, "write what the commands print into the READMEs")
 
 // TestReadmes runs every command that a README shows after "$ " in a console block, from
 // the root of the repository, and compares what it prints with what the README shows.
@@ -43,16 +46,25 @@ func TestReadmes(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(s.output, string(out)); diff != "" {
-					t.Errorf("%s (-README +printed):\n%s", s.command, diff)
+				if *update {
+					text = []byte(strings.Replace(string(text), s.String(), session{s.command, string(out)}.String(), 1))
+				} else if diff := cmp.Diff(s.output, string(out)); diff != "" {
+					t.Errorf("%s (-README +printed):\n%s\ngo test ./examples -update writes the README anew", s.command, diff)
 				}
 			})
+		}
+		if *update {
+			if err := os.WriteFile(path, text, 0o644); err != nil { //nolint:gosec // a document for everybody
+				t.Fatal(err)
+			}
 		}
 	}
 }
 
 // session is a command and what it prints.
 type session struct{ command, output string }
+
+func (s session) String() string { return "$ " + s.command + "\n" + s.output }
 
 func sessions(text string) []session {
 	var out []session

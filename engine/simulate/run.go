@@ -58,7 +58,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	snap, left := snapshot.Build(objs, snapshot.Options{
 		Now: opts.Now, Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, AssumeReady: true,
 	})
-	for _, p := range left {
+	for _, p := range slices.Concat(left, emptyPools(snap)) {
 		problems = append(problems, in.Locate(p))
 	}
 	progress(fmt.Sprintf("planning %s on %s and %s", plural(len(snap.Pending), "pod"), plural(len(snap.Nodes), "existing node"), plural(len(snap.Pools), "NodePool")))

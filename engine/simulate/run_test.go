@@ -94,3 +94,37 @@ func TestDefaultNodePool(t *testing.T) {
 		t.Error("the default NodePool asks KWOK's types for categories that they do not have")
 	}
 }
+
+func TestRun_emptyPools(t *testing.T) {
+	pool := func(name, requirements string) string {
+		return "\n---\napiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: " + name + "}\nspec: {template: {metadata: {labels: {team: blue}}, spec: {" +
+			"nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}, requirements: [" + requirements + "]}}}"
+	}
+	in := load.Read([]load.Input{{Name: "a.yaml", Data: []byte(
+		pool("good", "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5, nonesuch]}") +
+			pool("family", "{key: karpenter.k8s.aws/instance-family, operator: In, values: [nonesuch]}") +
+			pool("zone", "{key: topology.kubernetes.io/zone, operator: In, values: [eu-west-1a]}") +
+			pool("together", "{key: karpenter.k8s.aws/instance-family, operator: In, values: [m5]}, {key: kubernetes.io/arch, operator: In, values: [arm64]}"))}})
+	out, err := Run(t.Context(), in, Options{Catalog: sim.Builtin()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range out.Report.Problems {
+		got = append(got, p.String())
+	}
+	const req = ": spec.template.spec.requirements"
+	want := []string{
+		"error: a.yaml:8: NodePool family" + req + "[karpenter.k8s.aws/instance-family]: no instance type of the catalogue has ",
+		"error: a.yaml:13: NodePool zone" + req + "[topology.kubernetes.io/zone]: no instance type of the catalogue has ",
+		"error: a.yaml:18: NodePool together" + req + ": no instance type of the catalogue meets them all: this NodePool buys nothing",
+	}
+	if len(got) != len(want) {
+		t.Fatalf("problems %q, want %q", got, want)
+	}
+	for i := range want {
+		if !strings.HasPrefix(got[i], want[i]) {
+			t.Errorf("problem %q, want it to begin with %q", got[i], want[i])
+		}
+	}
+}

@@ -144,6 +144,10 @@ func dash(s string) string {
 }
 
 func (r *Report) costLines(b *bytes.Buffer) {
+	if len(r.Nodes) == 0 {
+		fmt.Fprintln(b, "\nNothing is to be bought.")
+		return
+	}
 	fmt.Fprintf(b, "\nCost of the new nodes: $%s an hour, $%s a month (%d h).", money(r.Cost.Hourly), thousands(r.Cost.Monthly), HoursPerMonth)
 	if r.Cost.AboveBound != nil {
 		fmt.Fprintf(b, "\nThe plan is within %.1f %% of the bound: nothing below $%s an hour holds these pods.", *r.Cost.AboveBound, money(r.Cost.Bound))

@@ -150,6 +150,8 @@ func (r *Result) Add(file string, pods []*corev1.Pod) {
 		r.Objects.Namespaces = append(r.Objects.Namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: metav1.NamespaceDefault, Labels: map[string]string{corev1.LabelMetadataName: metav1.NamespaceDefault}}})
 	}
-	r.Read["Pod"] += len(pods)
+	if len(pods) > 0 {
+		r.Read["Pod"] += len(pods)
+	}
 	r.Problems = Sort(r.Problems)
 }
