@@ -155,7 +155,8 @@ type Description struct {
 	Version string `json:"version,omitempty"`
 	// Columns are the names of the columns that the policy reads; nil means all.
 	Columns []string `json:"columns,omitempty"`
-	// Uses lists inputs beside the rows, such as "time".
+	// Uses are the paths of the context that it reads, "time" for the time and "json" for
+	// the whole as JSON; nil means all but JSON. The parameters need not be listed.
 	Uses []string `json:"uses,omitempty"`
 	// TimeResolution is a duration: answers do not change more often than that.
 	TimeResolution string `json:"timeResolution,omitempty"`

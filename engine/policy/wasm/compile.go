@@ -125,7 +125,7 @@ func (h *Host) compileInChild(ctx context.Context, wasm []byte, dir string, page
 		if !exit.Exited() && exit.SystemTime()+exit.UserTime() > limit/2 {
 			return fmt.Errorf("%w: compiling takes more than %v of processor time", ErrCompile, limit)
 		}
-		if strings.Contains(stderr.String(), "out of memory") || strings.Contains(stderr.String(), "cannot allocate memory") {
+		if said := stderr.String(); strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") || strings.Contains(said, "pthread_create failed") {
 			return fmt.Errorf("%w: compiling takes more than %d MiB of memory", ErrCompile, j.Memory>>20)
 		}
 		return fmt.Errorf("%w: the compiler ended with %v: %s", ErrCompile, err, first)

@@ -298,7 +298,7 @@ func (m *Module) eval(ctx context.Context, hook frame.Hook, t *frame.Table) (fra
 	if !ok || !m.implements(hook) {
 		return frame.Answer{}, Stats{}, m.fail(policy.ClassUndefined, "", nil, "no hook %s: the module exports no %s", hook, hook.Export())
 	}
-	ctx, cancel := context.WithTimeout(ctx, budget.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, budget.wall(t.Rows))
 	defer cancel()
 	for _, slots := range []chan struct{}{m.slots, m.host.slots} {
 		select {
@@ -378,7 +378,7 @@ func (m *Module) evaluate(ctx context.Context, i *instance, hook frame.Hook, t *
 	if !m.opts.Unmetered {
 		c.meter.Begin(i.mod)
 	}
-	b, failed := m.ask(c.context(ctx), i, c, hook, question)
+	b, failed := m.ask(c.context(ctx), i, c, hook, question, m.opts.ResultBytes+256*max(0, t.Rows-1000))
 	c.finish()
 	stats := Stats{Fuel: c.meter.Used(), Rows: t.Rows, ResultBytes: len(b), Log: c.lines, Dropped: c.dropped}
 	if failed != nil {
@@ -399,7 +399,7 @@ func (m *Module) evaluate(ctx context.Context, i *instance, hook frame.Hook, t *
 	return answer, stats, nil
 }
 
-func (m *Module) ask(ctx context.Context, i *instance, c *call, hook frame.Hook, question []byte) ([]byte, *policy.Error) {
+func (m *Module) ask(ctx context.Context, i *instance, c *call, hook frame.Hook, question []byte, most int) ([]byte, *policy.Error) {
 	ptr, failed := m.deliver(ctx, i, c, question)
 	if failed != nil {
 		return nil, failed
@@ -412,7 +412,7 @@ func (m *Module) ask(ctx context.Context, i *instance, c *call, hook frame.Hook,
 	if stack[0] == 0 {
 		return nil, m.fail(policy.ClassTrap, "", nil, "%s: failed without a message", hook.Export())
 	}
-	return m.result(i, hook.Export(), stack[0], m.opts.ResultBytes)
+	return m.result(i, hook.Export(), stack[0], most)
 }
 
 // Close waits for the calls that are running and releases the module. Calls that come

@@ -85,10 +85,16 @@ func NewHost(opts HostOptions) (*Host, error) {
 
 // Budget bounds one call.
 type Budget struct {
-	// Timeout is wall time.
-	Timeout time.Duration
+	// Timeout is wall time, for up to 1000 rows; PerRow is added for each row more. A
+	// Timeout that is set has no PerRow unless that is set as well.
+	Timeout, PerRow time.Duration
 	// Fuel is in units of package fuel.
 	Fuel int64
+}
+
+// wall is the wall time for a number of rows.
+func (b Budget) wall(rows int) time.Duration {
+	return b.Timeout + b.PerRow*time.Duration(max(0, rows-1000))
 }
 
 // PageSize is the size of a page of guest memory.
@@ -119,7 +125,8 @@ type Options struct {
 	// Init is the budget of bringing up an instance: its start function, initializer and
 	// settings. Defaults to 1 s and 100 million units.
 	Init Budget
-	// ResultBytes is the size of an answer. Defaults to 1 MiB.
+	// ResultBytes is the size of an answer to up to 1000 rows; each row more adds 256
+	// bytes. Defaults to 1 MiB.
 	ResultBytes int
 	// Instances is how many calls of this module run at once. Defaults to GOMAXPROCS.
 	Instances int
@@ -168,7 +175,7 @@ func (o Options) withDefaults() (Options, error) {
 		limits := policy.DefaultLimits(name)
 		b := o.Budgets[hook]
 		if b.Timeout <= 0 {
-			b.Timeout = limits.Deadline
+			b.Timeout, b.PerRow = limits.Deadline, limits.PerRow
 		}
 		if b.Fuel <= 0 {
 			b.Fuel = limits.Fuel
@@ -322,7 +329,7 @@ func (m *Module) selfTest(ctx context.Context, first *instance) error {
 	for _, hook := range m.hooks {
 		question, other := Fixture(hook, false), Fixture(hook, true)
 		ask := func(i *instance, t *frame.Table) (string, int64, error) {
-			c, cancel := context.WithTimeout(ctx, m.opts.Budgets[hook].Timeout)
+			c, cancel := context.WithTimeout(ctx, m.opts.Budgets[hook].wall(t.Rows))
 			defer cancel()
 			answer, stats, err := m.evaluate(c, i, hook, t)
 			var guest *frame.GuestError

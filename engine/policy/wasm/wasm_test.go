@@ -93,7 +93,9 @@ func TestDeterminism(t *testing.T) {
 
 func TestDescription(t *testing.T) {
 	m := load(t, newHost(t), Options{Wasm: goModule(t)})
-	want := Description{Name: "go-guest", Version: "1.2.3", Columns: []string{"cost"}, Uses: []string{"time"}, TimeResolution: "1m", Guardrail: true}
+	want := Description{Name: "go-guest", Version: "1.2.3", Columns: []string{
+		"cost", "offering.interruptionRate", "instanceType.cpu", "instanceType.memory", "instanceType.family", "instanceType.arch", "offering.capacityType",
+	}, Uses: []string{"nodePool.labels"}, TimeResolution: "1m", Guardrail: true}
 	if diff := cmp.Diff(want, m.Description()); diff != "" {
 		t.Errorf("Description() (-want +got):\n%s", diff)
 	}
@@ -417,12 +419,12 @@ func TestCompileIsLimited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: []string{self, childArg}, CompileMemory: 12 << 20})
+	h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: []string{self, childArg}, CompileMemory: 32 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.Load(t.Context(), Options{Name: "p", Wasm: goModule(t)})
-	if class(err) != policy.ClassLoad || !errors.Is(err, ErrCompile) || !strings.Contains(err.Error(), "more than 12 MiB of memory") {
+	if class(err) != policy.ClassLoad || !errors.Is(err, ErrCompile) || !strings.Contains(err.Error(), "more than 32 MiB of memory") {
 		t.Errorf("Load() error = %v, want %v", err, ErrCompile)
 	}
 	m, err := h.Load(t.Context(), Options{Name: "p", Wasm: guest.C})

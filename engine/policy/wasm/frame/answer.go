@@ -30,8 +30,8 @@ const (
 	// MaxReason is the length of a text in bytes. Longer messages and codes are cut; a
 	// longer name of a commitment or instance type is an error.
 	MaxReason = 256
-	// MaxDenials is how many denials, or other opinions, an answer may have.
-	MaxDenials = 8192
+	// MaxRecords is how many records an answer may have, and how many rows they name.
+	MaxRecords = 8192
 	// MaxMoney bounds amounts in an answer, in micro-USD per hour, so that the sums of a
 	// whole plan stay inside 64 bits.
 	MaxMoney = 1 << 53
@@ -342,7 +342,7 @@ var allowed = map[Hook][]string{
 func (f *Frame) records(a *Answer, hook Hook) error {
 	commitments := map[string]bool{}
 	var open *Opinion
-	rowsLeft := MaxDenials
+	rowsLeft := MaxRecords
 	for i := range f.Values() {
 		v := f.Value(i)
 		text := func() (string, error) {
@@ -392,8 +392,8 @@ func (f *Frame) records(a *Answer, hook Hook) error {
 			if err != nil {
 				return err
 			}
-			if len(a.Opinions) == MaxDenials {
-				return wrong(v.Key, "more than %d verdicts", MaxDenials)
+			if len(a.Opinions) == MaxRecords {
+				return wrong(v.Key, "more than %d verdicts", MaxRecords)
 			}
 			a.Opinions = append(a.Opinions, Opinion{Verdict: Verdict(v.Key), Message: clip(s)})
 			open = &a.Opinions[len(a.Opinions)-1]
@@ -420,7 +420,7 @@ func (f *Frame) records(a *Answer, hook Hook) error {
 					open.Rows = append(open.Rows, int(n))
 				}
 				if rowsLeft--; rowsLeft < 0 {
-					err = wrong(v.Key, "more than %d rows in all verdicts", MaxDenials)
+					err = wrong(v.Key, "more than %d rows in all verdicts", MaxRecords)
 				}
 			case "seconds":
 				open.Seconds, err = number(1, MaxDefer)

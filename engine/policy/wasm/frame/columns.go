@@ -101,6 +101,15 @@ func Specs() []Spec {
 		{ID: 87, Type: String, Name: "pods.namespaces", Unit: "list", Hooks: []Hook{Launch}},
 		{ID: 88, Type: String, Name: "pods.teams", Unit: "list", Hooks: []Hook{Launch}},
 		{ID: 89, Type: I64, Name: "pods.maxPendingSeconds", Unit: "seconds", Hooks: []Hook{Launch}},
+		{ID: 90, Type: I64, Name: "requestedCpu", Unit: "millicores", Hooks: []Hook{Launch}},
+		{ID: 91, Type: I64, Name: "requestedMemory", Unit: "MiB", Hooks: []Hook{Launch}},
+		{ID: 92, Type: I32, Name: "wasteRatio", Unit: "permille", Hooks: []Hook{Launch}},
+		{ID: 93, Type: I32, Name: "attempt", Hooks: []Hook{Launch}},
+		{ID: 94, Type: String, Name: "fallbackFrom.reason", Hooks: []Hook{Launch}},
+		{ID: 95, Type: I64, Name: "minPrice", Unit: "micro-USD/h", Hooks: []Hook{Launch}},
+		{ID: 96, Type: I64, Name: "maxPrice", Unit: "micro-USD/h", Hooks: []Hook{Launch}},
+		{ID: 97, Type: String, Name: "types", Unit: "list, cheapest first", Hooks: []Hook{Launch}},
+		{ID: 98, Type: I32, Name: "typesCount", Unit: "types", Hooks: []Hook{Launch}},
 	}
 	slices.SortStableFunc(list, func(a, b Spec) int { return cmp.Compare(a.ID, b.ID) })
 	return list

@@ -90,7 +90,7 @@ const (
 	// Minor is the minor version of the ABI that this package writes.
 	Minor = 0
 	// MaxRows is the largest number of rows.
-	MaxRows = 8192
+	MaxRows = 65536
 	// MaxColumns is the largest number of columns.
 	MaxColumns = 256
 	// None is the string id of a row without a value.

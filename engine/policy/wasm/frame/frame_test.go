@@ -159,7 +159,7 @@ func TestEncodeRefuses(t *testing.T) {
 		"infinity in a column": {func(t *Table) {
 			t.Columns[1] = Column{ID: 2, Type: F64, F64: []float64{1, math.Inf(1)}}
 		}, "row 1 is +Inf"},
-		"too many rows": {func(t *Table) { t.Rows = MaxRows + 1 }, "8193 rows"},
+		"too many rows": {func(t *Table) { t.Rows = MaxRows + 1 }, "65537 rows"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

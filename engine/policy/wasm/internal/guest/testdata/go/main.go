@@ -28,7 +28,7 @@ func logf(level uint32, s string) {
 var (
 	request  []uint64 // 8-aligned
 	response []uint64
-	manifest = `{"name":"go-guest","version":"1.2.3","columns":["cost"],"uses":["time"],"timeResolution":"1m","guardrail":true}`
+	manifest = `{"name":"go-guest","version":"1.2.3","columns":["cost","offering.interruptionRate","instanceType.cpu","instanceType.memory","instanceType.family","instanceType.arch","offering.capacityType"],"uses":["nodePool.labels"],"timeResolution":"1m","guardrail":true}`
 	settings string
 	hoard    [][]byte
 )
