@@ -458,59 +458,6 @@ func (k *cluster) labels(pool *karpv1.NodePool, t *catalog.InstanceType, f *cata
 	return labels, wrong
 }
 
-// choices are the ways to settle the labels that an offering leaves open in pool, as the
-// requirements of a claim. Where any value will do, those that pod speaks of are tried.
-func (k *cluster) choices(pool *karpv1.NodePool, t *catalog.InstanceType, f *catalog.Offering, pod *corev1.Pod) []requirements.Set {
-	out := []requirements.Set{{}}
-	labels, _ := k.labels(pool, t, f, nil, nil)
-	settle := func(key string, values []string) {
-		if _, ok := labels[key]; ok || len(values) == 0 {
-			return
-		}
-		labels[key] = "" // settled from here on
-		var more []requirements.Set
-		for _, set := range out {
-			for _, v := range values {
-				with := set.Clone()
-				with.Add(requirements.In(key, v))
-				more = append(more, with)
-			}
-		}
-		out = more
-	}
-	for _, key := range t.Requirements.Keys() {
-		settle(key, t.Requirements[key].Values())
-	}
-	for _, r := range pool.Spec.Template.Spec.Requirements {
-		switch r.Operator {
-		case corev1.NodeSelectorOpIn:
-			settle(r.Key, r.Values)
-		case corev1.NodeSelectorOpDoesNotExist:
-		default:
-			settle(r.Key, append(mentioned(pod, r.Key), "7"))
-		}
-	}
-	return out
-}
-
-// mentioned are the values that a pod's selector and affinity name for a label.
-func mentioned(pod *corev1.Pod, key string) []string {
-	var out []string
-	if v, ok := pod.Spec.NodeSelector[key]; ok {
-		out = append(out, v)
-	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-		for _, t := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-			for _, e := range t.MatchExpressions {
-				if e.Key == key {
-					out = append(out, e.Values...)
-				}
-			}
-		}
-	}
-	return out
-}
-
 // definedBy reports whether a node gets label key at all.
 func definedBy(key string, t *catalog.InstanceType, f *catalog.Offering, tmpl *karpv1.NodeClaimTemplate) bool {
 	return t.Requirements.Has(key) || f.Requirements.Has(key) || slices.ContainsFunc(tmpl.Spec.Requirements, func(r karpv1.Requirement) bool { return requirements.NormalizeKey(r.Key) == key })

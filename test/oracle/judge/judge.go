@@ -10,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	request "k8s.io/component-helpers/resource"
-	tolerate "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/noderesources"
@@ -511,9 +509,7 @@ func (r *replay) cheap(n *newNode, o *schedule.Offer) {
 		if ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); !ok {
 			refuse(names.NodeAffinity, fmt.Sprintf("node affinity does not match (%v)", err))
 		}
-		if t, bad := tolerate.FindMatchingUntoleratedTaint(klog.Background(), node.Spec.Taints, pod.Spec.Tolerations, func(t *corev1.Taint) bool {
-			return t.Effect != corev1.TaintEffectPreferNoSchedule
-		}, false); bad {
+		if t := untolerated(pod, node); t != nil {
 			refuse(names.TaintToleration, "untolerated taint "+t.ToString())
 		}
 		for _, short := range noderesources.Fits(pod, info, nil, noderesources.ResourceRequestsOptions{EnablePodLevelResources: true}) {
@@ -540,11 +536,17 @@ func (r *replay) missed() {
 			names = append(names, n.Node().Name) // one more pod may leave a choosy pool too few types
 		}
 	}
+	var more *market
+	hopeless := map[string]bool{}
 pods:
 	for _, u := range r.plan.Unscheduled {
 		pod := r.pod(u.Pod)
 		if pod == nil {
 			r.broken(u.Pod, "", "pods", "unscheduled, but not a pending pod")
+			continue
+		}
+		twin := fingerprint(pod)
+		if hopeless[twin] {
 			continue
 		}
 		c := r.s.begin(pod)
@@ -554,72 +556,15 @@ pods:
 				continue pods
 			}
 		}
-		if node, offer := r.oneMore(pod); node != "" {
-			r.v.Missed = append(r.v.Missed, Finding{Pod: u.Pod, Node: node, Plugin: "new", Message: fmt.Sprintf("one more node of %s would hold it; the plan says %v", offer, u.Reasons)})
+		if more == nil {
+			more = r.market()
 		}
-	}
-}
-
-// oneMore looks for an offering that some NodePool may buy beside the plan and whose
-// node pod could go to.
-func (r *replay) oneMore(pod *corev1.Pod) (pool, offer string) {
-	used := map[string]resources.List{}
-	reserved := map[string]int{}
-	for i := range r.nodes {
-		n := &r.nodes[i]
-		if used[n.Pool] == nil {
-			used[n.Pool] = resources.List{}
-		}
-		used[n.Pool].AddTo(r.k.types[n.Planned.InstanceType].Capacity)
-		used[n.Pool][snapshot.NodesResource]++
-		reserved[n.Planned.ReservationID]++
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.k.pools)) {
-		p := r.k.pools[name]
-		if !r.buys(p) {
+		if pool, offer := r.oneMore(more, pod); pool != "" {
+			r.v.Missed = append(r.v.Missed, Finding{Pod: u.Pod, Node: pool, Plugin: "new", Message: fmt.Sprintf("one more node of %s would hold it; the plan says %v", offer, u.Reasons)})
 			continue
 		}
-		for at := range r.p.Types {
-			t := &r.p.Types[at]
-			if !r.room(p, t, used[name]) {
-				continue
-			}
-			for i := range t.Offerings {
-				f := &t.Offerings[i]
-				if f.Unavailable || f.ReservationID != "" && reserved[f.ReservationID] >= f.ReservationCapacity {
-					continue
-				}
-				for _, claim := range r.k.choices(p, t, f, pod) {
-					labels, wrong := r.k.labels(p, t, f, claim, nil)
-					if len(wrong) > 0 {
-						continue
-					}
-					node := &corev1.Node{Spec: corev1.NodeSpec{Taints: p.Spec.Template.Spec.Taints}, Status: corev1.NodeStatus{Capacity: t.Capacity.Quantities(), Allocatable: t.Allocatable.Quantities()}}
-					node.Name, node.Labels = "one-more", labels
-					labels[corev1.LabelHostname] = node.Name
-					if r.holds(node, t, pod) {
-						return name, fmt.Sprintf("%s/%s/%s %s", t.Name, f.Zone, f.CapacityType, claim)
-					}
-				}
-			}
-		}
+		hopeless[twin] = true
 	}
-	return "", ""
-}
-
-// buys reports whether p may launch nodes for any pod: not if minValues asks for a
-// choice, which only a planner weighs.
-func (r *replay) buys(p *karpv1.NodePool) bool {
-	if p.DeletionTimestamp != nil || p.Spec.Replicas != nil {
-		return false
-	}
-	ready := r.p.Options.AssumeReady
-	for _, c := range p.Status.Conditions {
-		if c.Type == karpv1.ConditionReady {
-			ready = c.Status == "True"
-		}
-	}
-	return ready && !choosy(p)
 }
 
 // choosy reports whether p asks for a choice of values.
@@ -629,33 +574,4 @@ func choosy(p *karpv1.NodePool) bool {
 
 func (r *replay) planned(name string) bool {
 	return slices.ContainsFunc(r.nodes, func(n newNode) bool { return n.Name == name })
-}
-
-// room reports whether p's limits allow one more node of t.
-func (r *replay) room(p *karpv1.NodePool, t *catalog.InstanceType, planned resources.List) bool {
-	for res, q := range p.Spec.Limits {
-		more := t.Capacity[res]
-		if res == snapshot.NodesResource {
-			more = 1
-		}
-		if r.k.usage[p.Name][res]+planned[res]+more > resources.Amount(res, q) {
-			return false
-		}
-	}
-	return true
-}
-
-// holds reports whether pod could go to node if it were there too.
-func (r *replay) holds(node *corev1.Node, t *catalog.InstanceType, pod *corev1.Pod) bool {
-	csi := r.k.csiNode(node.Name, t)
-	if err := r.s.csiNodes.Add(csi); err != nil {
-		return false
-	}
-	r.s.nodes.add(node)
-	for _, d := range r.k.daemonsOf(node) {
-		r.s.nodes.bind(d, node.Name)
-	}
-	ok := r.s.accepts(r.s.begin(pod), node.Name) == nil
-	r.s.nodes.remove(node.Name)
-	return r.s.csiNodes.Delete(csi) == nil && ok
 }
