@@ -86,7 +86,7 @@ func DefaultLimits(h Hook) Limits {
 	switch h {
 	case Score:
 		l.Deadline, l.StepsPerRow, l.AllocBytes, l.Fuel = 250*time.Millisecond, 200, 64<<20, 20_000_000
-		l.PerRow = 100 * time.Microsecond
+		l.PerRow = 200 * time.Microsecond
 	case Disrupt, Launch:
 		l.Deadline, l.StepsPerRow, l.AllocBytes, l.Fuel = 100*time.Millisecond, 200, 32<<20, 10_000_000
 	default:
