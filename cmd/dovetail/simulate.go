@@ -81,7 +81,7 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.schedulerConfig, "scheduler-config", "", "file with the scheduler's podTopologySpread.defaultConstraints")
 	flags.StringArrayVar(&f.defaultSpread, "default-spread", nil, "a default spread constraint, KEY[:MAXSKEW[:WHEN]], such as zone:1:DoNotSchedule (repeatable)")
 	flags.StringVarP(&f.output, "output", "o", "table", "table, json or yaml")
-	flags.BoolVar(&f.wide, "wide", false, "list every node with its pods")
+	flags.BoolVar(&f.wide, "wide", false, "list every node with its pods, and what else could be bought in its place")
 	flags.StringVar(&f.explain, "explain", "", "say for a pod why it goes where it goes: NAMESPACE/NAME, or the word pod followed by it")
 	flags.StringVar(&f.now, "now", "", "the time to plan for, in RFC 3339 (default: now)")
 	flags.BoolVar(&f.strict, "strict", false, "fail if the input has errors or warnings")
@@ -190,7 +190,7 @@ func (f *simulateFlags) options(stdin io.Reader) (simulate.Options, error) {
 	if err != nil {
 		fail("simulate: --catalog: %w", err)
 	}
-	opts.Catalog, opts.Problems = cat, problems
+	opts.Catalog, opts.Problems, opts.Alternatives = cat, problems, f.wide
 	return opts, errors.Join(errs...)
 }
 

@@ -48,7 +48,7 @@ type NodeExplanation struct {
 func NewExplanation(e schedule.Explanation) Explanation {
 	out := Explanation{Pod: e.Pod.String(), Node: e.Node, New: e.New, Pools: []PoolExplanation{}, Nodes: []NodeExplanation{}}
 	if e.Bought != nil {
-		n := newNode(e.Bought)
+		n := newNode(e.Bought, true)
 		out.Bought = &n
 	}
 	if len(e.Reasons) > 0 {
@@ -57,11 +57,7 @@ func NewExplanation(e schedule.Explanation) Explanation {
 	for _, p := range e.Pools {
 		pool := PoolExplanation{Name: p.Name, Weight: p.Weight, Reasons: reasons(p.Reasons), Nearest: []OfferExplanation{}}
 		for _, n := range p.Nearest {
-			o := n.Offer
-			pool.Nearest = append(pool.Nearest, OfferExplanation{
-				Offer:   Offer{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, ReservationID: o.ReservationID, Price: o.Cost.Dollars(), Bias: o.Bias.Dollars()},
-				Reasons: reasons(n.Reasons),
-			})
+			pool.Nearest = append(pool.Nearest, OfferExplanation{Offer: newOffer(n.Offer), Reasons: reasons(n.Reasons)})
 		}
 		out.Pools = append(out.Pools, pool)
 	}

@@ -67,9 +67,9 @@ type Node struct {
 	Bias          float64        `json:"bias,omitempty"`
 	Utilisation   map[string]Use `json:"utilisation"`
 	Pods          []string       `json:"pods"`
-	// Alternatives is the number of other offerings that hold the same pods; Next is the
-	// cheapest of them.
-	Alternatives int    `json:"alternatives"`
+	// Alternatives is the number of other offerings that hold the same pods, and Next the
+	// cheapest of another type. They are there only if they were asked for.
+	Alternatives *int   `json:"alternatives,omitempty"`
 	Next         *Offer `json:"next,omitempty"`
 	// MinValuesRelaxed is true if the pool's minValues could not be met.
 	MinValuesRelaxed bool `json:"minValuesRelaxed,omitempty"`
@@ -136,6 +136,8 @@ type Labels struct {
 	// Workload is the kind and name of what a pod belongs to; nil knows none.
 	Workload func(snapshot.PodKey) (kind, name string)
 	Problems []load.Problem
+	// Alternatives asks for those of every new node, which takes longer than all else.
+	Alternatives bool
 }
 
 // NewReport describes plan, made from snap. It changes neither.
@@ -160,7 +162,7 @@ func NewReport(snap *snapshot.Snapshot, plan schedule.Plan, labels Labels) Repor
 	}
 	for i := range plan.NewNodes {
 		n := &plan.NewNodes[i]
-		r.Nodes = append(r.Nodes, newNode(n))
+		r.Nodes = append(r.Nodes, newNode(n, labels.Alternatives))
 		if p := byPool[n.Pool]; p != nil {
 			p.NewNodes++
 			p.Hourly = round6(p.Hourly + n.Planned.Cost.Dollars())
@@ -211,22 +213,20 @@ func reasons(in []schedule.Reason) []Reason {
 	return out
 }
 
-func newNode(n *schedule.NewNode) Node {
-	alternatives := n.Alternatives()
+func newNode(n *schedule.NewNode, alternatives bool) Node {
 	out := Node{
 		Name: n.Name, Pool: n.Pool, InstanceType: n.Planned.InstanceType, Zone: n.Planned.Zone,
 		CapacityType: n.Planned.CapacityType, ReservationID: n.Planned.ReservationID,
 		Price: n.Planned.Cost.Dollars(), Bias: n.Planned.Bias.Dollars(),
 		Utilisation:      map[string]Use{},
 		Pods:             podStrings(n.Pods),
-		Alternatives:     max(len(alternatives)-1, 0),
 		MinValuesRelaxed: n.MinValuesRelaxed,
 	}
-	for _, a := range alternatives {
-		if a.InstanceType != n.Planned.InstanceType {
-			out.Next = &Offer{InstanceType: a.InstanceType, Zone: a.Zone, CapacityType: a.CapacityType, ReservationID: a.ReservationID,
-				Price: a.Cost.Dollars(), Bias: a.Bias.Dollars()}
-			break
+	if alternatives {
+		all := n.Alternatives()
+		out.Alternatives = new(max(len(all)-1, 0))
+		if i := slices.IndexFunc(all, func(o schedule.Offer) bool { return o.InstanceType != n.Planned.InstanceType }); i >= 0 {
+			out.Next = new(newOffer(all[i]))
 		}
 	}
 	for name, room := range n.Allocatable {
@@ -241,6 +241,11 @@ func newNode(n *schedule.NewNode) Node {
 		out.Utilisation[string(name)] = use
 	}
 	return out
+}
+
+func newOffer(o schedule.Offer) Offer {
+	return Offer{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, ReservationID: o.ReservationID,
+		Price: o.Cost.Dollars(), Bias: o.Bias.Dollars()}
 }
 
 func text(name corev1.ResourceName, v int64) string {

@@ -29,6 +29,8 @@ type Options struct {
 	Solve schedule.Options
 	// Problems are those of the catalogue; they become part of the report.
 	Problems []load.Problem
+	// Alternatives asks for those of every new node in the report.
+	Alternatives bool
 	// Progress is told what begins, if it is not nil.
 	Progress func(stage string)
 }
@@ -66,7 +68,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, Labels{Workload: in.Workload, Problems: problems})}, nil
+	return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, Labels{Workload: in.Workload, Problems: problems, Alternatives: opts.Alternatives})}, nil
 }
 
 // waiting notes the pods that no scheduler looks at yet, which are not planned.

@@ -110,8 +110,8 @@ func (r *Report) nodeTable(b *bytes.Buffer, wide bool) {
 		}
 		if wide {
 			next := "none"
-			if n.Next != nil {
-				next = fmt.Sprintf("%d, next %s $%s", n.Alternatives, n.Next.InstanceType, money(n.Next.Price))
+			if n.Alternatives != nil && n.Next != nil {
+				next = fmt.Sprintf("%d, next %s $%s", *n.Alternatives, n.Next.InstanceType, money(n.Next.Price))
 			}
 			row = append(row, next)
 		}
