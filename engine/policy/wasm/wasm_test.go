@@ -19,7 +19,9 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
+	"github.com/dovetail-sh/dovetail/engine/policy/wasm/internal/asm"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/internal/guest"
+	"github.com/dovetail-sh/dovetail/engine/policy/wasm/module"
 )
 
 func guests(t testing.TB) map[string][]byte {
@@ -413,25 +415,27 @@ func TestStructureOfHonestGuests(t *testing.T) {
 	}
 }
 
-// TestCompileIsLimited: what an honest module needs is too much if the limits are low.
+// TestCompileIsLimited: a module that needs more memory than compiling may take.
 func TestCompileIsLimited(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: []string{self, childArg}, CompileMemory: 32 << 20})
+	h, err := NewHost(HostOptions{CacheDir: t.TempDir(), CompileCommand: []string{self, childArg}, CompileMemory: 8 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.Load(t.Context(), Options{Name: "p", Wasm: goModule(t)})
-	if class(err) != policy.ClassLoad || !errors.Is(err, ErrCompile) || !strings.Contains(err.Error(), "more than 32 MiB of memory") {
+	m := &asm.Module{}
+	m.Memory(4, -1)
+	m.Export("memory", module.KindMemory, 0)
+	m.Export("dv_abi_1", module.KindFunc, m.Func(nil, asm.T{asm.I32}, nil, asm.I32C(0)))
+	m.Export("dv_alloc", module.KindFunc, m.Func(asm.T{asm.I32}, asm.T{asm.I32}, nil, asm.I32C(0)))
+	m.Export("dv_score", module.KindFunc, m.Func(asm.T{asm.I32, asm.I32}, asm.T{asm.I64}, nil, asm.I64C(0)))
+	m.Passive(make([]byte, 15<<20))
+	_, err = h.Load(t.Context(), Options{Name: "p", Wasm: m.Bytes()})
+	if class(err) != policy.ClassLoad || !errors.Is(err, ErrCompile) || !strings.Contains(err.Error(), "more than 8 MiB of memory") {
 		t.Errorf("Load() error = %v, want %v", err, ErrCompile)
 	}
-	m, err := h.Load(t.Context(), Options{Name: "p", Wasm: guest.C})
-	if err != nil {
-		t.Fatalf("a small module with the same limits: %v", err)
-	}
-	m.Close()
 }
 
 func TestCompilerThatCannotRun(t *testing.T) {
