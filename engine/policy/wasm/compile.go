@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -152,6 +153,10 @@ func (b *head64) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// native reports whether modules are compiled at all: elsewhere they are interpreted,
+// which needs neither much time to prepare nor a cache.
+func native() bool { return runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64" }
 
 // hasEntry reports whether the directory holds native code. If it does not, compiling
 // would happen here, without limits.

@@ -289,7 +289,7 @@ func (m *Module) compile(ctx context.Context, wasm []byte) error {
 		if err := os.Chtimes(dir, now, now); err != nil {
 			return err
 		}
-		if len(h.opts.CompileCommand) > 0 {
+		if len(h.opts.CompileCommand) > 0 && native() {
 			if err := h.compileInChild(ctx, wasm, dir, m.opts.MemoryPages); err != nil {
 				return err
 			}
