@@ -43,10 +43,13 @@ type master struct {
 	gain  []float64
 	fills int
 	seed  int
+	round int
+	pi    []float64 // the relaxation's values, by row
 }
 
-// generate returns a cheaper set of nodes for the demand that nodes hold, or nodes.
-func (s *solver) generate(nodes []Node, left []int, bound float64) []Node {
+// generate returns a cheaper set of nodes for the demand that nodes hold, or nodes. all
+// are nodes whose patterns it starts from.
+func (s *solver) generate(nodes, all []Node, left []int, bound float64) []Node {
 	if s.total(nodes) <= bound*(1+goodEnough) {
 		return nodes
 	}
@@ -56,7 +59,7 @@ func (s *solver) generate(nodes []Node, left []int, bound float64) []Node {
 			demand[i] = s.p.Items[i].Count - left[i]
 		}
 	}
-	m := s.newMaster(nodes, demand)
+	m := s.newMaster(all, demand)
 	if m == nil {
 		return nodes
 	}
@@ -70,7 +73,12 @@ func (s *solver) generate(nodes []Node, left []int, bound float64) []Node {
 		m.setDual()
 		enter := m.cheapest()
 		if enter < 0 {
-			if enter = s.newPatterns(m); enter < 0 {
+			for range 3 {
+				if enter = s.newPatterns(m); enter >= 0 {
+					break
+				}
+			}
+			if enter < 0 {
 				break
 			}
 		}
@@ -82,7 +90,6 @@ func (s *solver) generate(nodes []Node, left []int, bound float64) []Node {
 	for a := range alphas {
 		copy(s.weight[a], before[a])
 	}
-	clear(s.fresh)
 	if s.left == 0 && s.total(fresh) < s.total(nodes)*(1-1e-9) {
 		nodes = fresh
 	}
@@ -109,12 +116,14 @@ func (s *solver) newMaster(nodes []Node, demand []int) *master {
 		}
 	}
 	n := len(m.rows)
-	if n < 2 || n > maxItems || len(nodes) < 4 {
+	if n < 2 || n > maxItems || len(nodes) < 4 || len(s.members) < len(s.p.Items) {
 		return nil
 	}
 	m.gain, m.fills = make([]float64, len(s.p.Columns)), fillWork/n
 	m.basis, m.inv, m.x, m.dual = make([]int, n), make([]float64, n*n), make([]float64, n), make([]float64, n)
+	m.pi = make([]float64, n)
 	for r, i := range m.rows {
+		m.pi[r] = s.weight[0][s.kind[i]]
 		best, count, column := math.Inf(1), 0.0, int32(-1)
 		for _, k := range s.p.Fits[i] {
 			c := math.Inf(1)
@@ -177,6 +186,17 @@ func (m *master) worth(items []Count) float64 {
 	return w
 }
 
+// worth is master.worth of the pattern under construction.
+func (s *solver) worth(m *master) float64 {
+	w := 0.0
+	for _, i := range s.dirty {
+		if r := m.rowOf[i]; r >= 0 {
+			w += float64(s.pat[i]) * m.dual[r]
+		}
+	}
+	return w
+}
+
 // tolerance is how much more than its price a pattern must be worth to enter.
 const tolerance = 1e-7
 
@@ -193,8 +213,12 @@ func (m *master) cheapest() int {
 // newPatterns fills columns at the dual's values, adds the patterns that are worth more
 // than they cost, and returns the best; -1 if there is none, or no fill is left.
 func (s *solver) newPatterns(m *master) int {
+	// The program's prices jump from step to step; blended with the relaxation's they
+	// lead to useful patterns sooner (Wentges, 1997).
+	calm := [...]float64{0.7, 0.4, 0}[m.round%3]
+	m.round++
 	for r, i := range m.rows {
-		s.set(i, max(m.dual[r], 1e-9))
+		s.set(s.kind[i], max(calm*m.pi[r]+(1-calm)*m.dual[r], 1e-9))
 	}
 	order := make([]int32, len(s.p.Columns))
 	for k := range order {
@@ -212,7 +236,10 @@ func (s *solver) newPatterns(m *master) int {
 		var items []Count
 		try := func(seed int32, a int) {
 			m.fills--
-			if v := s.fill(k, seed, a)/price - 1; v > m.gain[k] {
+			if s.fill(k, seed, -1, a) <= 0 {
+				return
+			}
+			if v := s.worth(m)/price - 1; v > m.gain[k] {
 				if m.gain[k] = v; v > minGain {
 					items = s.pattern(nil)
 				}
@@ -222,16 +249,19 @@ func (s *solver) newPatterns(m *master) int {
 			try(-1, a)
 		}
 		// Starting from one item or another leads to other fills.
-		list := s.byColumn[k]
-		for range min(seeds, len(list)) {
+		for range min(seeds, len(m.rows)) {
 			m.seed++
-			try(list[m.seed%len(list)], m.seed%len(alphas))
+			if i := m.rows[m.seed%len(m.rows)]; s.holds(k, i) {
+				try(i, m.seed%len(alphas))
+			}
 		}
 		if m.gain[k] > -0.1 && m.gain[k] < 0.02 {
 			m.fills -= searchSteps / 200
-			if c, v := s.search(k, (1+m.gain[k])*price); c != nil {
-				if m.gain[k] = v/price - 1; m.gain[k] > minGain {
-					items = c
+			if c, _ := s.search(k, (1+m.gain[k])*price); c != nil {
+				if v := m.worth(c)/price - 1; v > m.gain[k] {
+					if m.gain[k] = v; v > minGain {
+						items = c
+					}
 				}
 			}
 		}
@@ -331,8 +361,8 @@ func (s *solver) round(m *master, demand []int) []Node {
 		value, whole := 0.0, 0.0
 		for _, c := range p.Items {
 			n := min(c.N, int32(s.rem[c.Item]))
-			value += float64(n) * s.weight[0][c.Item]
-			whole += float64(c.N) * s.weight[0][c.Item]
+			value += float64(n) * s.weight[0][s.kind[c.Item]]
+			whole += float64(c.N) * s.weight[0][s.kind[c.Item]]
 			if n > 0 {
 				items = append(items, Count{c.Item, n})
 			}
@@ -347,8 +377,7 @@ func (s *solver) round(m *master, demand []int) []Node {
 		}
 	}
 	s.listItems()
-	clear(s.fresh)
-	nodes = s.cover(nodes, false)
+	nodes = s.cover(nodes, pace{0, 0.3})
 	s.resize(nodes)
 	return nodes
 }

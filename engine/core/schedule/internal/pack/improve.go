@@ -75,19 +75,20 @@ func pick(rng *rand.Rand, n, step int) []int {
 	return picked
 }
 
-// disturb changes the values of the items on the picked nodes a little, so that the
-// same nodes taken apart twice are packed differently.
+// disturb changes the values of what is on the picked nodes a little, so that the same
+// nodes taken apart twice are packed differently.
 func (s *solver) disturb(rng *rand.Rand, nodes []Node, picked []int) {
 	seen := map[int32]bool{}
 	for _, i := range picked {
 		for _, c := range nodes[i].Items {
-			if seen[c.Item] {
+			kind := s.kind[c.Item]
+			if seen[kind] {
 				continue
 			}
-			seen[c.Item] = true
+			seen[kind] = true
 			f := 0.7 + 0.6*rng.Float64()
 			for a := range alphas {
-				s.weight[a][c.Item] *= f
+				s.weight[a][kind] *= f
 			}
 		}
 	}
@@ -111,7 +112,8 @@ func (s *solver) repack(nodes []Node, picked []int) (fresh []Node, ok bool) {
 		}
 	}
 	slices.Sort(s.scope)
-	fresh = s.cover(nil, false)
+	s.listScope()
+	fresh = s.cover(nil, pace{0, 0.3})
 	complete := s.left == 0
 	for _, i := range s.scope {
 		s.rem[i] = 0
@@ -202,7 +204,7 @@ func (s *solver) sortByWaste(nodes []Node, value []float64) {
 	waste := func(n *Node) float64 {
 		w := s.p.Columns[n.Column].Price
 		for _, c := range n.Items {
-			w -= float64(c.N) * value[c.Item]
+			w -= float64(c.N) * value[s.kind[c.Item]]
 		}
 		return math.Round(w*1e6) / 1e6
 	}

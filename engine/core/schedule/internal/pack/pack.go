@@ -10,6 +10,7 @@ package pack
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -110,14 +111,18 @@ type solver struct {
 	value
 	rem  []int
 	left int
-	// byColumn are the items that fit each column and are not used up.
-	byColumn [][]int32
+	// kinds are the kinds of items that are left, items those of each kind.
+	kinds []int32
+	items [][]int32
 	// fitBits[k*words+i/64] has bit i%64 set if item i fits column k.
 	fitBits []uint64
 	words   int
-	// scope limits fills to these items while nodes are repacked; nil means all.
+	// scope are the items that are left while nodes are repacked; nil means all.
 	scope  []int32
 	usable []bool
+	// natural is the price of the best node when nothing is forced, until items are
+	// valued anew; 0 if not known.
+	natural float64
 	// One pattern under construction.
 	pat            []int32
 	room, mu       []float64
@@ -125,8 +130,15 @@ type solver struct {
 	dirty          []int32
 	order          []colBound
 	alive          []int32
+	cursor         []int // by kind, into items
+	dense          []float64
 	// byPrice are all columns, cheapest first.
 	byPrice []int32
+	// ruled are the items with rules of their own, need the number of items under each
+	// rule that are left, met what each item meets.
+	ruled []int32
+	need  []int
+	met   [][]uint64
 }
 
 type colBound struct {
@@ -142,11 +154,9 @@ var alphas = [...]float64{0, 0.15, 0.4}
 func Solve(p *Problem, opts Options) Result {
 	s := newSolver(p)
 	res := Result{Bound: s.revalue(s.rem, opts.DualSteps)}
-	nodes := s.cover(nil, true)
-	left := slices.Clone(s.rem)
-	s.resize(nodes)
+	nodes, all, left := s.bestCover(res.Bound, opts.Improve > 0 && !p.Finite)
 	if opts.Improve > 0 && !p.Finite {
-		nodes = s.generate(nodes, left, res.Bound)
+		nodes = s.generate(nodes, all, left, res.Bound)
 	}
 	res.Left = left
 	if s.total(nodes) > res.Bound*(1+nearBound) {
@@ -162,14 +172,17 @@ const nearBound = 0.005
 func newSolver(p *Problem) *solver {
 	n := len(p.Items)
 	s := &solver{
-		p: p, rem: make([]int, n), byColumn: make([][]int32, len(p.Columns)), usable: make([]bool, len(p.Columns)),
+		p: p, rem: make([]int, n), usable: make([]bool, len(p.Columns)),
 		pat: make([]int32, n), room: make([]float64, p.Dims), mu: make([]float64, p.Dims),
-		count: make([]int32, p.Groups), guarded: make([]int32, p.Groups),
+		count: make([]int32, p.Groups), guarded: make([]int32, p.Groups), need: make([]int, p.Groups),
 	}
 	s.words = (n + 63) / 64
 	s.fitBits = make([]uint64, s.words*len(p.Columns))
 	for i := range p.Items {
 		s.rem[i] = p.Items[i].Count
+		if len(p.Items[i].Own) > 0 && len(p.Fits[i]) > 0 {
+			s.ruled = append(s.ruled, int32(i))
+		}
 		for _, k := range p.Fits[i] {
 			s.fitBits[int(k)*s.words+i/64] |= 1 << (i % 64)
 		}
@@ -180,23 +193,43 @@ func newSolver(p *Problem) *solver {
 	for k := range p.Columns {
 		s.usable[k] = true
 	}
-	s.listItems()
 	s.value = newValue(p)
+	s.items, s.cursor = make([][]int32, len(s.members)), make([]int, len(s.members))
+	s.dense = make([]float64, len(s.rel.Price))
+	s.listItems()
 	return s
 }
 
-// listItems makes byColumn anew, without items that are used up.
+// listItems makes kinds and items anew, without what is used up.
 func (s *solver) listItems() {
-	for k := range s.byColumn {
-		s.byColumn[k] = s.byColumn[k][:0]
-	}
-	for i, n := range s.rem {
-		if n > 0 {
-			for _, k := range s.p.Fits[i] {
-				s.byColumn[k] = append(s.byColumn[k], int32(i))
+	s.kinds, s.natural = s.kinds[:0], 0
+	for kind, members := range s.members {
+		list := s.items[kind][:0]
+		for _, i := range members {
+			if s.rem[i] > 0 {
+				list = append(list, i)
 			}
 		}
+		if s.items[kind] = list; len(list) > 0 {
+			s.kinds = append(s.kinds, int32(kind))
+		}
 	}
+}
+
+// listScope is listItems for the items of scope.
+func (s *solver) listScope() {
+	for _, kind := range s.kinds {
+		s.items[kind] = s.items[kind][:0]
+	}
+	s.kinds, s.natural = s.kinds[:0], 0
+	for _, i := range s.scope {
+		kind := s.kind[i]
+		if len(s.items[kind]) == 0 {
+			s.kinds = append(s.kinds, kind)
+		}
+		s.items[kind] = append(s.items[kind], i)
+	}
+	slices.Sort(s.kinds)
 }
 
 // holds reports whether column k holds one of item i.
@@ -204,20 +237,46 @@ func (s *solver) holds(k, i int32) bool {
 	return s.fitBits[int(k)*s.words+int(i)/64]>>(i%64)&1 != 0
 }
 
-// candidates are the items that a fill of column k may take.
-func (s *solver) candidates(k int32) []int32 {
-	if s.scope != nil {
-		return s.scope
+// pace is how a cover goes about it: it values the demand anew when no more than keep of
+// it is left since the last time, and buys at most part of what is left of one pattern.
+type pace struct{ keep, part float64 }
+
+// paces are tried one after the other, since which one does best is chance; a good result
+// ends it.
+var paces = [...]pace{{0.9, 0.3}, {0.95, 0.1}, {0.9, 0.05}}
+
+// bestCover covers the demand at several paces, or just one, and returns the cheapest set
+// of nodes, the nodes of all sets, and what is left over.
+func (s *solver) bestCover(bound float64, several bool) (best, all []Node, left []int) {
+	demand, total, dual := slices.Clone(s.rem), s.left, s.dual
+	for i, pace := range paces {
+		if i > 0 {
+			if !several || s.total(best) <= bound*(1+goodEnough) || len(s.ruled) > 0 {
+				break
+			}
+			copy(s.rem, demand)
+			s.left = total
+		}
+		s.dual = dual.Clone()
+		s.revalue(demand, 0)
+		s.listItems()
+		nodes := s.cover(nil, pace)
+		s.resize(nodes)
+		all = append(all, nodes...)
+		if i == 0 || s.total(nodes) < s.total(best) {
+			best, left = nodes, slices.Clone(s.rem)
+		}
 	}
-	return s.byColumn[k]
+	s.dual = dual
+	s.revalue(demand, 0)
+	return best, all, left
 }
 
-// cover buys columns until the demand is met or nothing more may be bought. With revalue
-// the demand that is left is valued anew from time to time.
-func (s *solver) cover(nodes []Node, revalue bool) []Node {
+// cover buys columns until the demand is met or nothing more may be bought.
+func (s *solver) cover(nodes []Node, p pace) []Node {
 	last := s.left
 	for s.left > 0 {
-		if revalue && s.left < last*9/10 {
+		if float64(s.left) < p.keep*float64(last) {
 			s.revalue(s.rem, s.reviseSteps())
 			s.listItems()
 			last = s.left
@@ -232,7 +291,7 @@ func (s *solver) cover(nodes []Node, revalue bool) []Node {
 			pods += int(c.N)
 			copies = min(copies, s.rem[c.Item]/int(c.N))
 		}
-		copies = max(1, min(copies, s.left*3/10/pods))
+		copies = max(1, min(copies, int(p.part*float64(s.left))/pods))
 		copies = s.reserve(int(k), copies)
 		if copies == 0 {
 			s.usable[k] = false
@@ -260,8 +319,12 @@ func (s *solver) reserve(k, n int) int {
 	return n
 }
 
-// maxTried bounds the columns that are filled to find the best pattern.
-const maxTried = 24
+// maxTried bounds the columns that are filled to find the best pattern, forcedTried
+// those where the nodes are forced and only their size is open.
+const (
+	maxTried    = 24
+	forcedTried = 6
+)
 
 // bestPattern fills the promising columns and returns the pattern of most value per
 // dollar; k is negative if nothing fits any more.
@@ -269,36 +332,77 @@ const maxTried = 24
 // If some item's rules force many nodes, every pattern includes it, and nodes are chosen
 // about as large as it takes to spread everything that is left over them: so no nodes
 // are needed beyond those that are forced. Where the best column is smaller than that
-// anyway, it is taken.
+// anyway, it is taken. Items that are larger than such a node come first.
 func (s *solver) bestPattern() (best []Count, k int32) {
 	force, budget := s.forced()
-	best, k = s.bestOf(force, 0)
-	if force >= 0 && k >= 0 && s.p.Columns[k].Price > budget {
-		best, k = s.bestOf(force, budget)
+	if force < 0 {
+		return s.bestOf(-1, -1, 0)
 	}
-	return best[:len(best):len(best)], k
+	if s.natural == 0 {
+		best, k = s.bestOf(force, -1, 0)
+		if k < 0 {
+			return nil, k
+		}
+		s.natural = s.p.Columns[k].Price
+		if s.natural <= budget {
+			return best, k
+		}
+	}
+	if s.natural <= budget {
+		return s.bestOf(force, -1, 0)
+	}
+	if large := s.largest(force, 0.7*budget); large >= 0 {
+		if best, k = s.bestOf(force, large, 0); k >= 0 {
+			return best, k
+		}
+	}
+	return s.bestOf(force, -1, budget)
 }
 
-// bestOf is bestPattern for nodes of about the budget's price; 0 means of any.
-func (s *solver) bestOf(force int32, budget float64) (best []Count, k int32) {
-	s.rank(force, budget)
-	bestRatio, tried := -1.0, 0
+// largest finds the item of most value, more than least, that can share a node with
+// force; -1 if there is none.
+func (s *solver) largest(force int32, least float64) int32 {
+	best := int32(-1)
+	near := s.meets(force)
+	for _, kind := range s.kinds {
+		if s.weight[0][kind] <= least {
+			continue
+		}
+		for _, i := range s.items[kind] {
+			if s.rem[i] > 0 && i != force && near[i/64]>>(i%64)&1 != 0 {
+				best, least = i, s.weight[0][kind]
+				break
+			}
+		}
+	}
+	return best
+}
+
+// bestOf is bestPattern for nodes that hold two given items, unless they are negative,
+// and cost about the budget; 0 means any price.
+func (s *solver) bestOf(force, second int32, budget float64) (best []Count, k int32) {
+	s.rank(force, second, budget)
+	bestRatio, tried := 0.0, 0
 	k = -1
+	limit, variants := maxTried, len(alphas)
+	if force >= 0 {
+		limit, variants = forcedTried, 1
+	}
 	for _, c := range s.order {
-		if c.bound <= bestRatio || tried >= maxTried {
+		if c.bound <= bestRatio || tried >= limit {
 			break
 		}
 		tried++
 		price := max(s.p.Columns[c.k].Price, 1e-6)
-		for a := range alphas {
-			ratio := s.fill(c.k, force, a) / price * suits(price, budget)
+		for a := range variants {
+			ratio := s.fill(c.k, force, second, a) / price * suits(price, budget)
 			if ratio > bestRatio*(1+1e-9) {
 				bestRatio, k = ratio, c.k
 				best = s.pattern(best)
 			}
 		}
 	}
-	return best, k
+	return best[:len(best):len(best)], k
 }
 
 // suits is how well a price suits a budget: 1 for a little above it, since no node is
@@ -317,65 +421,104 @@ func suits(price, budget float64) float64 {
 	return 1
 }
 
-// forced finds the item whose rules force the most nodes, and the value that each of
-// these nodes has to take if everything that is left is spread over them. The item is
-// -1 if there is none.
+// forced finds the rule that forces the most nodes, an item under it, and the value that
+// each of these nodes has to take if everything that can lie on them is spread over them.
+// The item is -1 if there is none.
 func (s *solver) forced() (item int32, budget float64) {
-	item, most, value := int32(-1), 0, 0.0
-	consider := func(i int32) {
-		n := s.rem[i]
-		if n == 0 || len(s.p.Fits[i]) == 0 {
-			return
-		}
-		value += float64(n) * s.weight[0][i]
-		if c := int(s.p.Items[i].cap()); c > 0 {
-			if need := (n + c - 1) / c; need > most {
-				item, most = i, need
-			}
-		}
-	}
+	clear(s.need)
+	list := s.ruled
 	if s.scope != nil {
-		for _, i := range s.scope {
-			consider(i)
-		}
-	} else {
-		for i := range s.rem {
-			consider(int32(i))
+		list = s.scope
+	}
+	var rule Own
+	most := 0
+	for _, i := range list {
+		for _, o := range s.p.Items[i].Own {
+			if !o.Self || s.rem[i] == 0 {
+				continue
+			}
+			s.need[o.Group] += s.rem[i]
+			if n := (s.need[o.Group] + int(o.Max) - 1) / int(o.Max); n > most {
+				most, rule = n, o
+			}
 		}
 	}
 	if most == 0 {
 		return -1, 0
 	}
-	return item, value / float64(most)
-}
-
-// rank orders the usable columns by the best value per dollar they could reach.
-func (s *solver) rank(force int32, budget float64) {
-	s.order = s.order[:0]
-	total := 0.0
-	if s.scope != nil {
-		for _, i := range s.scope {
-			total += float64(s.rem[i]) * s.weight[0][i]
+	owns := func(i int32) bool { return slices.Contains(s.p.Items[i].Own, rule) }
+	item = -1
+	for _, i := range list {
+		if s.rem[i] > 0 && owns(i) && (item < 0 || s.rem[i] > s.rem[item]) {
+			item = i
 		}
-	} else {
-		for i, n := range s.rem {
-			if n > 0 {
-				total += float64(n) * s.weight[0][i]
+	}
+	near := s.meets(item)
+	nodes, value := 0, 0.0
+	for w, word := range near {
+		for word != 0 {
+			i := int32(w*64 + bits.TrailingZeros64(word))
+			word &= word - 1
+			if n := s.rem[i]; n > 0 {
+				value += float64(n) * s.weight[0][s.kind[i]]
+				if len(s.p.Items[i].Own) > 0 && owns(i) {
+					nodes += n
+				}
 			}
 		}
 	}
-	top := 0.0
-	for k := range s.p.Columns {
-		if !s.usable[k] || force >= 0 && !s.holds(int32(k), force) {
-			continue
+	return item, value / math.Ceil(float64(nodes)/float64(rule.Max))
+}
+
+// meets is the set of items that fit some column which i fits.
+func (s *solver) meets(i int32) []uint64 {
+	if s.met == nil {
+		s.met = make([][]uint64, len(s.p.Items))
+	}
+	if s.met[i] == nil {
+		set := make([]uint64, s.words)
+		for _, k := range s.p.Fits[i] {
+			for w, word := range s.fitBits[int(k)*s.words : (int(k)+1)*s.words] {
+				set[w] |= word
+			}
 		}
-		density := s.density(int32(k))
-		if density <= 0 {
+		s.met[i] = set
+	}
+	return s.met[i]
+}
+
+// rank orders the usable columns by the best value per dollar they could reach.
+func (s *solver) rank(force, second int32, budget float64) {
+	s.order = s.order[:0]
+	total := 0.0
+	s.kinds = slices.DeleteFunc(s.kinds, func(kind int32) bool {
+		n := 0
+		for _, i := range s.items[kind] {
+			n += s.rem[i]
+		}
+		total += float64(n) * s.weight[0][kind]
+		if n == 0 {
+			s.items[kind] = s.items[kind][:0]
+		}
+		return n == 0
+	})
+	top := 0.0
+	clear(s.dense)
+	for k := range s.p.Columns {
+		if !s.usable[k] || force >= 0 && !s.holds(int32(k), force) || second >= 0 && !s.holds(int32(k), second) {
 			continue
 		}
 		c := &s.p.Columns[k]
 		price := max(c.Price, 1e-6)
-		bound := min(density*c.Shadow, total) / price * suits(price, budget)
+		fit := suits(price, budget)
+		if fit < 0.5 {
+			continue
+		}
+		density := s.density(s.class[k])
+		if density <= 0 {
+			continue
+		}
+		bound := min(density*c.Shadow, total) / price * fit
 		top = max(top, bound)
 		s.order = append(s.order, colBound{int32(k), bound})
 	}
@@ -385,53 +528,66 @@ func (s *solver) rank(force int32, budget float64) {
 	})
 }
 
-// density is the most value per dollar of shadow price that an item which is left has on
-// column k.
-func (s *solver) density(k int32) float64 {
-	if s.scope == nil {
-		return s.bestDensity(k, s.rem)
+// density is the most value per dollar of shadow price that a kind of item which is left
+// has on columns of a class.
+func (s *solver) density(class int32) float64 {
+	if s.dense[class] > 0 {
+		return s.dense[class]
 	}
 	best := 0.0
-	lambda := s.lambda(k)
-	for _, i := range s.scope {
-		if s.rem[i] == 0 || !s.holds(k, i) {
+	D := s.p.Dims
+	lambda := s.dual.Lambda[int(class)*D : int(class)*D+D]
+	for _, kind := range s.kinds {
+		if !s.onClass(class, kind) {
 			continue
 		}
 		cost := 0.0
-		for r, q := range s.p.Items[i].Req {
+		for r, q := range s.rel.Req[int(kind)*D : (int(kind)+1)*D] {
 			cost += q * lambda[r]
 		}
-		if v := s.weight[0][i]; v > best*cost {
+		if v := s.weight[0][kind]; v > best*cost {
 			best = 1
 			if cost > 0 {
 				best = v / cost
 			}
 		}
 	}
+	s.dense[class] = best
 	return best
 }
 
 // fill makes s.pat a pattern for column k out of s.rem and returns its value. force, if
-// not negative, comes first, as often as its rules allow.
-func (s *solver) fill(k, force int32, a int) float64 {
+// not negative, comes first, as often as its rules allow, and then one of second. The
+// value is negative if they do not fit.
+func (s *solver) fill(k, force, second int32, a int) float64 {
 	p := s.p
+	D := p.Dims
 	alloc := p.Columns[k].Alloc
 	lambda := s.lambda(k)
 	copy(s.room, alloc)
 	s.reset()
 	value := 0.0
 	if force >= 0 {
-		n := min(int32(s.rem[force]), max(p.Items[force].cap(), 1), s.fits(force))
+		n := min(int32(s.rem[force]), max(p.Items[force].cap(), 1), s.fits(force), s.allowed(force))
 		if n < 1 {
 			return -1
 		}
 		s.put(force, n)
-		value += float64(n) * s.weight[0][force]
+		value += float64(n) * s.weight[0][s.kind[force]]
 	}
+	if second >= 0 {
+		if s.rem[second] <= int(s.pat[second]) || s.fits(second) < 1 || s.allowed(second) < 1 {
+			return -1
+		}
+		s.put(second, 1)
+		value += s.weight[0][s.kind[second]]
+	}
+	class := s.class[k]
 	s.alive = s.alive[:0]
-	for _, i := range s.candidates(k) {
-		if s.rem[i] > int(s.pat[i]) && (s.scope == nil || s.holds(k, i)) {
-			s.alive = append(s.alive, i)
+	for _, kind := range s.kinds {
+		if s.onClass(class, kind) {
+			s.alive = append(s.alive, kind)
+			s.cursor[kind] = 0
 		}
 	}
 	weight := s.weight[a]
@@ -446,8 +602,8 @@ func (s *solver) fill(k, force int32, a int) float64 {
 		}
 		best, at := -1.0, -1
 		kept := 0
-		for _, i := range s.alive {
-			req := p.Items[i].Req
+		for _, kind := range s.alive {
+			req := s.rel.Req[int(kind)*D : (int(kind)+1)*D]
 			cost, ok := 1e-12, true
 			for r, q := range req {
 				if q > s.room[r] && q > 0 {
@@ -456,14 +612,11 @@ func (s *solver) fill(k, force int32, a int) float64 {
 				}
 				cost += q * s.mu[r]
 			}
-			if !ok || s.rem[i] <= int(s.pat[i]) {
+			if !ok {
 				continue // room only shrinks: never again on this node
 			}
-			if p.Items[i].ruled() && s.allowed(i) == 0 {
-				continue
-			}
-			s.alive[kept] = i
-			if v := weight[i] / cost; v > best {
+			s.alive[kept] = kind
+			if v := weight[kind] / cost; v > best {
 				best, at = v, kept
 			}
 			kept++
@@ -472,15 +625,34 @@ func (s *solver) fill(k, force int32, a int) float64 {
 		if at < 0 {
 			break
 		}
-		i := s.alive[at]
+		kind := s.alive[at]
+		i := s.next(k, kind)
+		if i < 0 {
+			s.alive = slices.Delete(s.alive, at, at+1)
+			continue
+		}
 		n := min(int32(s.rem[i])-s.pat[i], max(1, s.fits(i)/8))
 		if p.Items[i].ruled() {
 			n = min(n, s.allowed(i))
 		}
 		s.put(i, n)
-		value += float64(n) * s.weight[0][i]
+		value += float64(n) * s.weight[0][kind]
 	}
 	return value
+}
+
+// next is the first item of a kind that the pattern for column k can still take; -1 if
+// there is none. What it cannot take now, it never can.
+func (s *solver) next(k, kind int32) int32 {
+	list := s.items[kind]
+	for s.cursor[kind] < len(list) {
+		i := list[s.cursor[kind]]
+		if s.rem[i] > int(s.pat[i]) && s.holds(k, i) && (!s.p.Items[i].ruled() || s.allowed(i) > 0) {
+			return i
+		}
+		s.cursor[kind]++
+	}
+	return -1
 }
 
 func (s *solver) reset() {

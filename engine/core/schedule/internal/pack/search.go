@@ -33,22 +33,23 @@ func (s *solver) search(k int32, incumbent float64) ([]Count, float64) {
 		density float64
 	}
 	var list []dense
-	for _, i := range s.byColumn[k] {
-		if s.rem[i] == 0 || s.p.Items[i].ruled() {
+	for _, kind := range s.kinds {
+		i := s.items[kind][0]
+		if s.rem[i] == 0 || s.p.Items[i].ruled() || !s.holds(k, i) {
 			continue
 		}
 		cost := 1e-12
 		for r, q := range s.p.Items[i].Req {
 			cost += q * t.lambda[r]
 		}
-		list = append(list, dense{i, s.weight[0][i] / cost})
+		list = append(list, dense{i, s.weight[0][kind] / cost})
 	}
 	slices.SortFunc(list, func(a, b dense) int {
 		return cmp.Or(-cmp.Compare(a.density, b.density), cmp.Compare(a.item, b.item))
 	})
 	for _, d := range list {
 		t.items = append(t.items, d.item)
-		t.weight = append(t.weight, s.weight[0][d.item])
+		t.weight = append(t.weight, s.weight[0][s.kind[d.item]])
 		t.rest = append(t.rest, d.density)
 	}
 	t.take = make([]int32, len(list))

@@ -1,7 +1,6 @@
 package pack
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -18,18 +17,11 @@ type value struct {
 	dual *relax.Dual
 	// kind and class number items and columns in rel.
 	kind, class []int32
-	// weight[a][i] is the value of item i to the power 1+alphas[a].
+	// weight[a][j] is the value of an item of kind j to the power 1+alphas[a].
 	weight [len(alphas)][]float64
-	// best are, for each class of columns, kinds of items by the value per dollar they
-	// have there, best first; fresh says that they are up to date.
-	best    [][]ranked
-	members [][]int32 // items by kind
-	fresh   []bool
-}
-
-type ranked struct {
-	kind    int32
-	density float64
+	// members are the items by kind; fitting[c*kinds+j] tells whether kind j fits class c.
+	members [][]int32
+	fitting []bool
 }
 
 func newValue(p *Problem) value {
@@ -75,9 +67,14 @@ func newValue(p *Problem) value {
 		v.members[id] = append(v.members[id], int32(i))
 	}
 	for a := range v.weight {
-		v.weight[a] = make([]float64, len(p.Items))
+		v.weight[a] = make([]float64, len(v.members))
 	}
-	v.best, v.fresh = make([][]ranked, len(v.rel.Price)), make([]bool, len(v.rel.Price))
+	v.fitting = make([]bool, len(v.rel.Price)*len(v.members))
+	for j, fits := range v.rel.Fits {
+		for _, c := range fits {
+			v.fitting[int(c)*len(v.members)+j] = true
+		}
+	}
 	v.dual = relax.New(&v.rel)
 	return v
 }
@@ -90,22 +87,25 @@ func (v *value) revalue(demand []int, steps int) float64 {
 		v.rel.Count[v.kind[i]] += float64(n)
 	}
 	bound := v.dual.Ascend(&v.rel, steps)
-	for i := range v.kind {
-		pi := v.dual.Pi[v.kind[i]]
+	for j, pi := range v.dual.Pi {
 		if math.IsInf(pi, 1) {
 			pi = 0
 		}
-		v.set(int32(i), max(pi, 1e-9))
+		v.set(int32(j), max(pi, 1e-9))
 	}
-	clear(v.fresh)
 	return bound
 }
 
-// set makes an item worth w.
-func (v *value) set(i int32, w float64) {
-	v.weight[0][i] = w
+// onClass reports whether items of a kind fit columns of a class.
+func (v *value) onClass(class, kind int32) bool {
+	return v.fitting[int(class)*len(v.members)+int(kind)]
+}
+
+// set makes items of a kind worth w.
+func (v *value) set(kind int32, w float64) {
+	v.weight[0][kind] = w
 	for a := 1; a < len(alphas); a++ {
-		v.weight[a][i] = math.Pow(w, 1+alphas[a])
+		v.weight[a][kind] = math.Pow(w, 1+alphas[a])
 	}
 }
 
@@ -122,59 +122,4 @@ func (v *value) reviseSteps() int {
 func (v *value) lambda(k int32) []float64 {
 	i := int(v.class[k]) * v.rel.Dims
 	return v.dual.Lambda[i : i+v.rel.Dims]
-}
-
-// bestDensity is the most value per dollar of shadow price that an item with demand has
-// on columns like k; it may be an item that fits only others of them.
-func (v *value) bestDensity(k int32, demand []int) float64 {
-	class := v.class[k]
-	if !v.fresh[class] {
-		v.fresh[class] = true
-		v.rankKinds(class, demand)
-	}
-	list := v.best[class]
-	for len(list) > 0 {
-		for _, i := range v.members[list[0].kind] {
-			if demand[i] > 0 {
-				return list[0].density
-			}
-		}
-		list = list[1:]
-		v.best[class] = list
-	}
-	return 0
-}
-
-func (v *value) rankKinds(class int32, demand []int) {
-	list := v.best[class][:0]
-	D := v.rel.Dims
-	lambda := v.dual.Lambda[int(class)*D : int(class)*D+D]
-	for kind, fits := range v.rel.Fits {
-		if _, ok := slices.BinarySearch(fits, class); !ok {
-			continue
-		}
-		w := 0.0
-		for _, i := range v.members[kind] {
-			if demand[i] > 0 {
-				w = v.weight[0][i]
-				break
-			}
-		}
-		if w == 0 {
-			continue
-		}
-		cost := 0.0
-		for r, q := range v.rel.Req[kind*D : (kind+1)*D] {
-			cost += q * lambda[r]
-		}
-		d := 1.0
-		if cost > 0 {
-			d = w / cost
-		}
-		list = append(list, ranked{int32(kind), d})
-	}
-	slices.SortFunc(list, func(a, b ranked) int {
-		return cmp.Or(-cmp.Compare(a.density, b.density), cmp.Compare(a.kind, b.kind))
-	})
-	v.best[class] = list
 }

@@ -13,7 +13,10 @@
 // each column divides its price among its resources.
 package relax
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Problem is a set of items and the columns that may hold them. Slices are flat:
 // item i's requests are Req[i*Dims:(i+1)*Dims].
@@ -84,6 +87,14 @@ func New(p *Problem) *Dual {
 
 // floor is the least share of its price that a column gives to a resource it has.
 const floor = 1e-3
+
+// Clone returns a copy that ascends by itself.
+func (d *Dual) Clone() *Dual {
+	return &Dual{
+		Lambda: slices.Clone(d.Lambda), Pi: slices.Clone(d.Pi), share: slices.Clone(d.share),
+		best: slices.Clone(d.best), use: slices.Clone(d.use), choice: slices.Clone(d.choice),
+	}
+}
 
 // rate is the first step's length; steps shrink with the square root of their number.
 const rate = 1.0
