@@ -35,7 +35,7 @@ test-unit: ## run the unit tests and fuzz seeds of the product
 
 .PHONY: test-modules
 test-modules: ## run the tests against Kubernetes' and Karpenter's own code
-	@$(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...);)
+	@failed=0; $(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...) || failed=1;) exit $$failed
 
 .PHONY: verify
 verify: generated fmt-check vet imports lint ## check generated files, format, vet, import rules and lint
