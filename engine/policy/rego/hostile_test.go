@@ -1,6 +1,7 @@
 package rego_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -95,5 +96,46 @@ func TestHostile(t *testing.T) {
 			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 		}
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// TestLoad_large checks that sources are refused which the compiler would take minutes
+// over, or memory out of proportion.
+func TestLoad_large(t *testing.T) {
+	head := "package dovetail.score.large\n\n"
+	deny := "deny contains {\"i\": 0, \"msg\": \"m\"} if "
+	lines := func(n int, line func(int) string) string {
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(line(i))
+			b.WriteByte('\n')
+		}
+		return b.String()
+	}
+	tests := map[string]struct{ text, want string }{
+		"too many bytes": {head + deny + `count("` + strings.Repeat("a", rego.MaxSource) + `") == 1`, "the Rego files have more than 1048576 bytes"},
+		"a chain of rules": {
+			head + "a0 if input.now.unix > 0\n\n" + lines(30_000, func(i int) string { return fmt.Sprintf("a%d if a%d", i+1, i) }) + deny + "a30000",
+			"more than 5000 rules",
+		},
+		"a chain of else": {
+			head + "e := 0 if input.now.unix == 0\n" + lines(20_000, func(i int) string { return fmt.Sprintf("else := %d if input.now.unix == %d", i, i) }) + "\n" + deny + "e == 3",
+			"more than 5000 rules",
+		},
+		"many answers": {
+			head + lines(20_000, func(i int) string { return fmt.Sprintf(`deny contains {"i": %d, "msg": "m"}`, i) }),
+			"more than 5000 rules",
+		},
+		"a long list":      {head + deny + "count([" + strings.Repeat("[1],", 200_000) + "1]) == 1", "more than 100000 terms"},
+		"a long reference": {head + deny + "input" + strings.Repeat("[0]", 200_000), "more than 100000 terms"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := rego.Load(t.Context(), source(policy.Score, tc.text))
+			// The parser alone may take too long over some on a busy machine.
+			if policy.ClassOf(err) != policy.ClassLoad || !strings.Contains(err.Error(), tc.want) && !strings.Contains(err.Error(), "not compiled after") {
+				t.Errorf("Load() error %v, want one of class Load that contains %q", err, tc.want)
+			}
+		})
 	}
 }

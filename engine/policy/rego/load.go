@@ -187,6 +187,9 @@ func load(src Source) (*Module, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := measure(mods); err != nil {
+		return nil, err
+	}
 	if err := weigh(mods); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,8 @@ package rego
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 
@@ -11,6 +13,65 @@ import (
 // maxWeight bounds how large a value written in a policy is once all names in it are put
 // in place.
 const maxWeight = 100_000
+
+// Sizes of a policy's source. The compiler takes more than proportional time over large
+// ones, over nested ones most of all, and cannot be interrupted. Honest policies stay far
+// below.
+const (
+	maxRules    = 5_000
+	maxNodes    = 100_000
+	maxDepth    = 200
+	maxClosures = 8 // comprehensions and every inside each other
+)
+
+// measure refuses a policy whose source is too large or too deeply nested to compile.
+func measure(mods map[string]*ast.Module) error {
+	rules, nodes := 0, 0
+	for _, name := range slices.Sorted(maps.Keys(mods)) {
+		mod := mods[name]
+		for _, r := range mod.Rules {
+			for ; r != nil; r = r.Else {
+				rules++
+			}
+		}
+		depth, deepest, open, closures := 0, 0, 0, 0
+		closure := func(x any) int {
+			switch x.(type) {
+			case *ast.ArrayComprehension, *ast.SetComprehension, *ast.ObjectComprehension, *ast.Every:
+				return 1
+			}
+			return 0
+		}
+		ast.NewBeforeAfterVisitor(
+			func(x any) bool {
+				nodes++
+				depth++
+				open += closure(x)
+				deepest, closures = max(deepest, depth), max(closures, open)
+				return deepest > maxDepth || nodes > maxNodes || closures > maxClosures
+			},
+			func(x any) {
+				depth--
+				open -= closure(x)
+			},
+		).Walk(mod)
+		what := ""
+		switch {
+		case rules > maxRules:
+			what = fmt.Sprintf("more than %d rules", maxRules)
+		case nodes > maxNodes:
+			what = fmt.Sprintf("more than %d terms", maxNodes)
+		case deepest > maxDepth:
+			what = fmt.Sprintf("terms nested in each other more than %d deep", maxDepth)
+		case closures > maxClosures:
+			what = fmt.Sprintf("comprehensions nested in each other more than %d deep", maxClosures)
+		default:
+			continue
+		}
+		return &policy.Error{Class: policy.ClassLoad, File: name, Line: mod.Package.Location.Row, Msg: "the policy has " + what}
+	}
+	return nil
+}
 
 // weigh refuses a policy with a value such as x1 := [x0, x0], x2 := [x1, x1] and so on,
 // which doubles with each line: the type checker and the evaluator both write it out in
