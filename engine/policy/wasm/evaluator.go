@@ -244,7 +244,7 @@ func (p *Policy) ask(ctx context.Context, t *frame.Table, rest any, meta *policy
 
 // context flattens an input. Lists of rows that are columns are left out of it.
 func (p *Policy) context(in any) ([]frame.Value, error) {
-	if p.uses != nil && len(p.uses) == 1 && len(p.params) == 0 && !p.json {
+	if len(p.uses) == 1 && len(p.params) == 0 && !p.json {
 		return nil, nil // nothing is asked for
 	}
 	text, err := json.Marshal(in)

@@ -44,6 +44,7 @@ func inputOf(t *frame.Table) *policy.ScoreInput {
 
 func loadPolicy(t testing.TB, src Source) *Policy {
 	t.Helper()
+	src.Limits.Deadline = patient
 	p, err := newHost(t).LoadPolicy(t.Context(), src)
 	if err != nil {
 		t.Fatal(err)

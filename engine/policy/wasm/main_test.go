@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
@@ -58,8 +59,15 @@ func newHost(t testing.TB) *Host {
 	return h
 }
 
+// patient is for tests that are not about time, on machines that are busy with others.
+const patient = 20 * time.Second
+
 func load(t testing.TB, h *Host, opts Options) *Module {
 	t.Helper()
+	if opts.Budgets == nil {
+		opts.Budgets = map[frame.Hook]Budget{frame.Score: {Timeout: patient}, frame.Admit: {Timeout: patient}}
+	}
+	opts.Init.Timeout = patient
 	if opts.Name == "" {
 		opts.Name = "test"
 	}

@@ -125,7 +125,7 @@ func TestParameters(t *testing.T) {
 // TestGoGuestMisbehaves: each way to fail has its class, and the next call works.
 func TestGoGuestMisbehaves(t *testing.T) {
 	h := newHost(t)
-	m := load(t, h, Options{Name: "my-policy", Wasm: goModule(t), Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: 400 * time.Millisecond}}})
+	m := load(t, h, Options{Name: "my-policy", Wasm: goModule(t)})
 	tests := map[string]struct {
 		class   policy.Class
 		mention string
@@ -149,7 +149,7 @@ func TestGoGuestMisbehaves(t *testing.T) {
 }
 
 func TestSandbox(t *testing.T) {
-	m := load(t, newHost(t), Options{Wasm: goModule(t), Instances: 2, Budgets: map[frame.Hook]Budget{frame.Admit: {Timeout: 5 * time.Second}}})
+	m := load(t, newHost(t), Options{Wasm: goModule(t), Instances: 2})
 	ask := func(mode string) (string, Stats) {
 		t.Helper()
 		a, stats, err := m.Eval(t.Context(), frame.Admit, admission(mode))
