@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/rego"
 )
 
 var hooks = []string{"score", "disrupt", "launch", "admit"}
@@ -140,6 +143,38 @@ func TestTests(t *testing.T) {
 			}
 			if !strings.Contains(string(b), "\ntest_bad_parameter") {
 				t.Errorf("%s has no test of bad parameters", f)
+			}
+		}
+	}
+}
+
+// TestReadme checks that the example of the README loads.
+func TestReadme(t *testing.T) {
+	b, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(b), "```rego\n")
+	text, _, ok2 := strings.Cut(text, "```\n")
+	if !ok || !ok2 {
+		t.Fatal("README.md has no example")
+	}
+	m, err := rego.Load(t.Context(), rego.Source{Name: "readme", Hook: policy.Launch, Files: map[string]string{"readme.rego": text}, Parameters: map[string]any{"window": "Mon 08:00-09:00"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Metadata().Title != "No GPUs at night" {
+		t.Errorf("title %q", m.Metadata().Title)
+	}
+	// Every policy is in the table.
+	for _, h := range hooks {
+		files, err := filepath.Glob(h + "/*.rego")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if name := strings.TrimSuffix(f, ".rego"); !strings.HasSuffix(name, "_test") && !strings.Contains(string(b), "| `"+name+"` |") {
+				t.Errorf("README.md does not list %s", name)
 			}
 		}
 	}

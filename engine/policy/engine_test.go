@@ -385,12 +385,19 @@ func TestEngine_Disrupt(t *testing.T) {
 		"keeps and warnings are united": {
 			policies: []policy.Policy{
 				{Name: "a", Evaluator: answers(policy.GateAnswer{Keep: []policy.Reason{{Msg: "x", Nodes: []string{"n1"}}}})},
-				{Name: "b", Evaluator: answers(policy.GateAnswer{Keep: []policy.Reason{{Msg: "y", Nodes: []string{"n1", "n2"}}}, Warn: []policy.Reason{{Msg: "w"}}})},
+				{Name: "b", Evaluator: answers(policy.GateAnswer{Keep: []policy.Reason{{Msg: "y", Nodes: []string{"n1"}}}, Warn: []policy.Reason{{Msg: "w"}}})},
 			},
 			want: policy.Verdict{
-				Allowed: true, Keep: []policy.Reason{{Policy: "a", Msg: "x", Nodes: []string{"n1"}}, {Policy: "b", Msg: "y", Nodes: []string{"n1", "n2"}}},
+				Allowed: true, Keep: []policy.Reason{{Policy: "a", Msg: "x", Nodes: []string{"n1"}}, {Policy: "b", Msg: "y", Nodes: []string{"n1"}}},
 				Warn: []policy.Reason{{Policy: "b", Msg: "w"}},
 			},
+		},
+		"all nodes kept is nothing left": {
+			policies: []policy.Policy{
+				{Name: "a", Evaluator: answers(policy.GateAnswer{Keep: []policy.Reason{{Msg: "x", Nodes: []string{"n1"}}}})},
+				{Name: "b", Evaluator: answers(policy.GateAnswer{Keep: []policy.Reason{{Msg: "y", Nodes: []string{"n1", "n2"}}}})},
+			},
+			want: policy.Verdict{Keep: []policy.Reason{{Policy: "a", Msg: "x", Nodes: []string{"n1"}}, {Policy: "b", Msg: "y", Nodes: []string{"n1", "n2"}}}},
 		},
 		"shadow has no effect":    {policies: []policy.Policy{{Name: "a", Mode: policy.Shadow, Evaluator: deny}}, want: policy.Verdict{Allowed: true}},
 		"other reasons":           {policies: []policy.Policy{{Name: "a", Reasons: []string{policy.Empty}, Evaluator: deny}}, want: policy.Verdict{Allowed: true}},

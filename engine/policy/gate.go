@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -12,11 +13,11 @@ const CodePolicyError = "PolicyError"
 
 // Verdict is what all policies of a gate say together.
 type Verdict struct {
-	// Allowed is false if the whole question is denied or deferred. For launch that
-	// means every claim; see Claims for the others.
+	// Allowed is false if the whole question is denied or deferred, or all nodes of a
+	// command are kept. For launch that means every claim; see Claims for the others.
 	Allowed bool `json:"allowed"`
-	// Advisory is true if Deny and Defer are told but have no effect, because the nodes
-	// go anyway.
+	// Advisory is true if Deny, Defer and Keep are told but have no effect, because the
+	// nodes go anyway.
 	Advisory bool     `json:"advisory,omitempty"`
 	Deny     []Reason `json:"deny,omitempty"`
 	Defer    []Reason `json:"defer,omitempty"`
@@ -44,8 +45,11 @@ type ClaimVerdict struct {
 	HasMax      bool  `json:"hasMax,omitempty"`
 }
 
-// Kept are the names of the nodes to keep, sorted.
+// Kept are the names of the nodes to keep, sorted; none if the verdict is advisory.
 func (v *Verdict) Kept() []string {
+	if v.Advisory {
+		return nil
+	}
 	var out []string
 	for _, r := range v.Keep {
 		out = append(out, r.Nodes...)
@@ -274,6 +278,9 @@ func (v *Verdict) settle(in GateInput) {
 		return
 	}
 	v.Allowed = v.Advisory || len(v.Deny)+len(v.Defer) == 0
+	if d, ok := in.(*DisruptInput); ok && len(v.Keep) > 0 && !v.Advisory {
+		v.Allowed = v.Allowed && len(v.Kept()) < len(d.Command.Candidates)
+	}
 }
 
 // Text is the verdict for people, one line.
@@ -288,6 +295,15 @@ func (v *Verdict) Text() string {
 	add("deferred", v.Defer)
 	add("kept", v.Keep)
 	add("warning", v.Warn)
+	for _, name := range slices.Sorted(maps.Keys(v.Claims)) {
+		c := v.Claims[name]
+		if len(c.DropTypes) > 0 {
+			parts = append(parts, fmt.Sprintf("%s without types %s", name, strings.Join(c.DropTypes, ", ")))
+		}
+		if c.HasMax {
+			parts = append(parts, fmt.Sprintf("%s for at most %d micro-USD per hour", name, c.MaxMicroUSD))
+		}
+	}
 	if len(parts) == 0 {
 		return "allowed"
 	}
