@@ -55,7 +55,7 @@ func measure(mods map[string]*ast.Module) error {
 				open -= closure(x)
 			},
 		).Walk(mod)
-		what := ""
+		var what string
 		switch {
 		case rules > maxRules:
 			what = fmt.Sprintf("more than %d rules", maxRules)

@@ -69,7 +69,7 @@ func (s *solver) generate(nodes, all []Node, left []int, bound float64) []Node {
 	}
 	s.rem = slices.Clone(demand)
 	s.listItems()
-	for pivots := 0; pivots < maxPivots; pivots++ {
+	for range maxPivots {
 		m.setDual()
 		enter := m.cheapest()
 		if enter < 0 {
