@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/dovetail-sh/dovetail/engine/core/schedule/internal/pack"
+	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
 
 // buy buys nodes for the demand, pools of the highest weight first. A class that its
@@ -343,15 +344,22 @@ func (s *solver) newNode(k int32) *node {
 	for i := range s.keys {
 		n.domains[i] = s.columnDomain(int32(i), k)
 	}
-	for _, j := range s.daemons.sets[c.daemons] {
-		n.ports = append(n.ports, s.daemons.daemons[j].Class.Ports...)
-	}
 	s.nodes = append(s.nodes, n)
 	for _, gr := range s.groups {
 		if gr.built {
 			s.addDomain(gr, n)
 		}
 	}
+	for _, j := range s.daemons.sets[c.daemons] {
+		n.ports = append(n.ports, s.daemons.daemons[j].Class.Ports...)
+		for _, g := range s.daemonAdds[j] {
+			s.countPod(n, g, 1)
+			if gr := s.groups[g]; gr.key != hostname && n.domains[gr.key] >= 0 {
+				s.initial[g].add(n.domains[gr.key])
+			}
+		}
+	}
+	n.boundCounts = slices.Clone(n.counts)
 	return n
 }
 
@@ -631,9 +639,8 @@ func (s *solver) samePoolLimits(d, c int32) bool {
 		return false
 	}
 	dt, _ := s.columnType(&s.columns[d])
-	ct, _ := s.columnType(&s.columns[c])
 	for _, name := range l.names {
-		if dt.Capacity[name] > ct.Capacity[name] {
+		if name != snapshot.NodesResource && float64(dt.Capacity[name]) > s.booked(&s.columns[c], name) {
 			return false
 		}
 	}

@@ -35,9 +35,15 @@ type solver struct {
 	keys     []topologyKey
 	keyOf    map[string]int
 	groups   []*group
-	nodes    []*node // existing nodes, then new ones
-	existing int     // number of existing nodes
-	kinds    map[string]int32
+	// bySelector are the groups by their first selector, daemonAdds those that count
+	// each daemon's pods.
+	bySelector map[int32][]int32
+	daemonAdds [][]int32
+	// exclusive are the ReadWriteOncePod volumes that a planned pod uses.
+	exclusive map[string]bool
+	nodes     []*node // existing nodes, then new ones
+	existing  int     // number of existing nodes
+	kinds     map[string]int32
 
 	shops   []*shop
 	columns []column
@@ -88,6 +94,9 @@ type class struct {
 	// adds are the groups that count pods of the class, guards the groups of its
 	// anti-affinity, blocked the groups whose guards keep it away.
 	adds, guards, blocked []int32
+	// joint are groups of pods that share a volume which does not exist yet: the first
+	// fixes the zone for all.
+	joint []int32
 	// zonal are the topology keys, beside the hostname, on which a node's place matters.
 	zonal []int32
 	// hostRules is true if rules about the hostname apply.
@@ -189,6 +198,7 @@ const (
 	nearGroup
 	apartGroup
 	softGroup
+	jointGroup
 )
 
 // node is a node that takes pods: existing, in flight or new.
@@ -207,6 +217,7 @@ type node struct {
 	attached    map[string]bool
 	pods        []placedPods
 	name        string
+	dropped     bool
 	choice      *choice
 }
 
@@ -226,7 +237,7 @@ func newSolver(ctx context.Context, snap *snapshot.Snapshot, opts Options) *solv
 	s := &solver{
 		ctx: ctx, snap: snap, opts: opts, dimOf: map[corev1.ResourceName]int{}, keyOf: map[string]int{},
 		kinds: map[string]int32{}, supply: map[string]int{}, blame: map[int32][]Reason{},
-		tiers: map[string]bitset{}, placesOf: map[string][]*place{}, sets: map[string]*columnSet{}, portGroup: map[string]int32{},
+		tiers: map[string]bitset{}, placesOf: map[string][]*place{}, sets: map[string]*columnSet{}, portGroup: map[string]int32{}, exclusive: map[string]bool{},
 	}
 	s.countDemand()
 	s.chooseDims()
@@ -387,6 +398,18 @@ func (s *solver) compileClass(id int32, sc *snapshot.Class, profiles map[string]
 			c.near = append(c.near, podRule{group: s.group(groups, nearGroup, t.Key, all, -1), self: c.nearAll})
 		}
 	}
+	for _, v := range sc.Volumes {
+		if v.Shared && v.Unbound {
+			id := "volume " + v.ID
+			g, ok := groups[id]
+			if !ok {
+				g = int32(len(s.groups))
+				groups[id] = g
+				s.groups = append(s.groups, &group{id: g, kind: jointGroup, key: s.topologyKey(corev1.LabelTopologyZone), filter: -1})
+			}
+			c.joint = append(c.joint, g)
+		}
+	}
 	for _, t := range sc.Apart {
 		c.apart = append(c.apart, podRule{group: s.group(groups, apartGroup, t.Key, []int32{t.Selector}, -1), self: t.SelfMatch})
 	}
@@ -474,13 +497,19 @@ func (s *solver) filter(known map[string]int32, sc *snapshot.Class, sp snapshot.
 func (s *solver) indexGroups(_ map[string]int32) {
 	bySelector := map[int32][]int32{}
 	for g, gr := range s.groups {
-		bySelector[gr.selectors[0]] = append(bySelector[gr.selectors[0]], int32(g))
+		if len(gr.selectors) > 0 {
+			bySelector[gr.selectors[0]] = append(bySelector[gr.selectors[0]], int32(g))
+		}
+	}
+	s.bySelector = bySelector
+	for _, d := range s.snap.Daemons {
+		s.daemonAdds = append(s.daemonAdds, s.groupsOf(d.Class, bySelector))
 	}
 	for _, c := range s.classes {
 		if c == nil {
 			continue
 		}
-		c.adds = s.groupsOf(c.snap, bySelector)
+		c.adds = append(s.groupsOf(c.snap, bySelector), c.joint...)
 		for _, r := range c.apart {
 			c.guards = append(c.guards, r.group)
 		}
@@ -508,6 +537,9 @@ func (s *solver) indexGroups(_ map[string]int32) {
 		}
 		for _, r := range c.near {
 			look(r.group)
+		}
+		for _, g := range c.joint {
+			look(g)
 		}
 		for _, r := range c.apart {
 			look(r.group)
@@ -541,10 +573,7 @@ func (s *solver) groupsOf(sc *snapshot.Class, bySelector map[int32][]int32) []in
 
 // compileNodes makes the existing nodes and counts the pods that are bound.
 func (s *solver) compileNodes() {
-	bySelector := map[int32][]int32{}
-	for g, gr := range s.groups {
-		bySelector[gr.selectors[0]] = append(bySelector[gr.selectors[0]], int32(g))
-	}
+	bySelector := s.bySelector
 	type boundClass struct {
 		adds, guards []int32
 	}
@@ -565,12 +594,18 @@ func (s *solver) compileNodes() {
 		n.kind = s.kindOf(sn)
 		s.setDomains(n, func(key string) (string, bool) { v, ok := sn.Labels[key]; return v, ok })
 		s.nodes = append(s.nodes, n)
+		for _, d := range sn.Missing {
+			n.ports = append(n.ports, s.snap.Daemons[d].Class.Ports...)
+			for _, g := range s.daemonAdds[d] {
+				s.countPod(n, g, 1)
+			}
+		}
 		for _, p := range sn.Pods {
 			pod := &s.snap.Pods[p]
 			sc := s.snap.Classes[pod.Class]
 			n.ports = append(n.ports, sc.Ports...)
 			for _, v := range sc.Volumes {
-				if d, ok := slices.BinarySearch(s.drivers, v.Driver); ok && n.attach(v) {
+				if d, ok := slices.BinarySearch(s.drivers, v.Driver); ok && (!v.Shared || n.attach(v)) {
 					n.room[len(s.dims)+d]--
 				}
 			}

@@ -350,6 +350,12 @@ func (s *solver) bookable(c *class, p *place, extra map[int32][]int32) (int32, b
 			}
 		}
 	}
+	for _, g := range c.joint {
+		gr := s.groups[g]
+		if d := domain(g); gr.total > 0 && d >= 0 && at(gr.counts, d) == 0 {
+			return g, false
+		}
+	}
 	for _, r := range c.apart {
 		if gr := s.groups[r.group]; gr.key != hostname {
 			if d := domain(r.group); d >= 0 && at(gr.counts, d) > 0 {

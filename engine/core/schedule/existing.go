@@ -155,7 +155,7 @@ func (s *solver) zonalRules(c *class) bool {
 	return slices.ContainsFunc(c.spread, func(r spreadRule) bool { return other(r.group) }) ||
 		slices.ContainsFunc(c.near, func(r podRule) bool { return other(r.group) }) ||
 		slices.ContainsFunc(c.apart, func(r podRule) bool { return other(r.group) }) ||
-		slices.ContainsFunc(c.blocked, other)
+		slices.ContainsFunc(c.blocked, other) || len(c.joint) > 0
 }
 
 // placeTogether serves a class that wants to be near pods on one node. If its own pods

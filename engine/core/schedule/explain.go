@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -59,7 +60,7 @@ func Explain(ctx context.Context, snap *snapshot.Snapshot, opts Options, pod sna
 	}
 	for _, b := range snap.Blocked {
 		if b.Pod == pod {
-			return Explanation{Pod: pod, Reasons: []Reason{{Code: VolumeUnready, Key: b.Key, Have: b.Message}}}, nil
+			return Explanation{Pod: pod, Reasons: []Reason{blockedReason(b)}}, nil
 		}
 	}
 	class := int32(-1)
@@ -122,8 +123,17 @@ func (s *solver) nearest(c *class, pool int) []OfferExplanation {
 		}
 	})
 	slices.SortFunc(fit, s.compareColumns)
-	slices.SortFunc(short, func(a, b int32) int { // the roomiest come closest
-		return -s.compareColumns(a, b)
+	part := func(k int32) float64 { // how much of what the scarcest resource needs is there
+		least := 1.0
+		for r, q := range c.req {
+			if q > 0 {
+				least = min(least, s.columns[k].whole[r]/q)
+			}
+		}
+		return least
+	}
+	slices.SortFunc(short, func(a, b int32) int {
+		return cmp.Or(-cmp.Compare(part(a), part(b)), s.compareColumns(a, b))
 	})
 	var out []OfferExplanation
 	seen := map[string]bool{}

@@ -24,6 +24,9 @@ type menu struct {
 	fixed map[string]string
 	// terms are the node affinity terms that the planned column satisfies.
 	terms []requirements.Set
+	// plannable are the columns that may be planned: minValues leave other columns to
+	// choose from, too.
+	plannable bitset
 }
 
 // choice is what one node chooses from its menu.
@@ -102,7 +105,9 @@ func (s *solver) settleNodes(menus map[string]*menu) []*node {
 	var out []*node
 	for _, n := range s.nodes[s.existing:] {
 		if len(n.pods) == 0 {
-			s.book(n.column, -1)
+			if !n.dropped {
+				s.book(n.column, -1)
+			}
 			continue
 		}
 		s.settle(n, menus)
@@ -129,7 +134,7 @@ func (s *solver) settle(n *node, menus map[string]*menu) {
 		if s.compareColumns(k, n.column) >= 0 {
 			break
 		}
-		if !n.choice.allows(k) || !holds(s.columns[k].alloc, use) {
+		if !m.plannable.has(int(k)) || !n.choice.allows(k) || !holds(s.columns[k].alloc, use) {
 			continue
 		}
 		s.book(n.column, -1)
@@ -181,13 +186,15 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 		return m
 	}
 	m := &menu{s: s, shop: n.shop, fixed: fixed, terms: terms}
-	cols := profiles[int32(ids[0])].cols.clone()
+	cols, plannable := profiles[int32(ids[0])].all.clone(), profiles[int32(ids[0])].cols.clone()
 	for _, id := range ids[1:] {
-		cols.and(profiles[int32(id)].cols)
+		cols.and(profiles[int32(id)].all)
+		plannable.and(profiles[int32(id)].cols)
 	}
+	m.plannable = plannable
 	for k := n.shop.first; k < n.shop.last; k++ {
 		c := &s.columns[k]
-		if !cols.has(k) || c.relaxed != col.relaxed || c.supply != "" && c.supply != col.supply {
+		if !cols.has(k) || c.relaxed != col.relaxed || c.supply != col.supply && (c.supply != "" || s.reserved(col)) {
 			continue
 		}
 		ok := true
@@ -208,10 +215,27 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 	return m
 }
 
-// allows reports whether a column may stand in for the planned one as far as the pool's
-// limits go: they were booked for the planned type.
+// allows reports whether a column may stand in for the planned one: it is no larger in
+// what the pool limits, since that was booked for the planned type, and not of a capacity
+// type that a launch would take instead although it is not cheaper. Launches take
+// reserved capacity before spot, and spot before on-demand.
 func (c *choice) allows(k int32) bool {
-	return k == c.planned || c.menu.s.samePoolLimits(k, c.planned)
+	if k == c.planned {
+		return true
+	}
+	s := c.menu.s
+	_, planned := s.columnType(&s.columns[c.planned])
+	_, other := s.columnType(&s.columns[k])
+	if other.CapacityType != planned.CapacityType && planned.CapacityType == catalog.OnDemand && s.compareColumns(k, c.planned) > 0 {
+		return false
+	}
+	return s.samePoolLimits(k, c.planned)
+}
+
+// reserved reports whether a column is a unit of a capacity reservation.
+func (s *solver) reserved(c *column) bool {
+	_, of := s.columnType(c)
+	return of.ReservationID != ""
 }
 
 func (c *choice) each(f func(k int32) bool) {
@@ -219,7 +243,7 @@ func (c *choice) each(f func(k int32) bool) {
 	s := c.menu.s
 	for _, k := range c.menu.columns {
 		col := &s.columns[k]
-		if !c.allows(k) || !holds(col.alloc, c.use) {
+		if !c.allows(k) || !holds(col.whole, c.use) {
 			continue
 		}
 		if !types[col.typ] {
@@ -266,9 +290,7 @@ func (c *choice) requirements() requirements.Set {
 		set.Add(requirements.In(key, v))
 	}
 	for key, v := range c.menu.shop.chosen {
-		if s.lookedAt(c, key) {
-			set.Add(requirements.In(key, v))
-		}
+		set.Add(requirements.In(key, v))
 	}
 	values := map[string]map[string]bool{corev1.LabelInstanceTypeStable: {}, corev1.LabelTopologyZone: {}, karpv1.CapacityTypeLabelKey: {}}
 	reservations := map[string]bool{}
@@ -314,16 +336,6 @@ func (c *choice) distinct(key string) int {
 		return true
 	})
 	return len(values)
-}
-
-// lookedAt reports whether a pod of the menu constrains a label.
-func (s *solver) lookedAt(c *choice, key string) bool {
-	for _, t := range c.menu.terms {
-		if t.Has(key) {
-			return true
-		}
-	}
-	return c.menu.fixed[key] != ""
 }
 
 func (s *solver) offer(k int32) Offer {

@@ -87,7 +87,9 @@ func (s *solver) prepare(gr *group) {
 	gr.built = true
 	gr.hist = []int32{0}
 	for _, n := range s.nodes {
-		s.addDomain(gr, n)
+		if !n.dropped {
+			s.addDomain(gr, n)
+		}
 	}
 }
 
@@ -199,6 +201,12 @@ func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
 			}
 		}
 	}
+	for _, g := range c.joint {
+		gr := s.groups[g]
+		if d := n.domains[gr.key]; gr.total > 0 && d >= 0 && at(gr.counts, d) == 0 {
+			return g, false
+		}
+	}
 	for _, r := range c.apart {
 		if gr := s.groups[r.group]; gr.key != hostname {
 			if d := n.domains[gr.key]; d >= 0 && at(gr.counts, d) > 0 {
@@ -279,6 +287,9 @@ func (s *solver) roomAllows(c *class, n *node) int32 {
 	saved := 0
 	if len(c.shared) > 0 {
 		for _, v := range c.shared {
+			if v.Exclusive && s.exclusive[v.ID] {
+				return 0
+			}
 			if n.attached[v.Driver+"\x00"+v.ID] {
 				saved++
 			}
@@ -356,6 +367,9 @@ func (s *solver) take(c *class, n *node, k int32) {
 		n.room[r] -= float64(k) * q
 	}
 	for _, v := range c.snap.Volumes {
+		if v.Exclusive && v.Shared {
+			s.exclusive[v.ID] = true
+		}
 		if v.Shared && !n.attach(v) {
 			for i, d := range s.drivers {
 				if d == v.Driver {

@@ -62,8 +62,11 @@ func (s *solver) keepChoice(sh *shop) {
 		of := &types[c.typ].Offerings[c.offering]
 		at[spot{c.typ, of.Zone, of.CapacityType}] = k
 		if allocOf[c.typ] == nil {
-			allocOf[c.typ] = c.alloc
+			allocOf[c.typ] = slices.Clone(c.alloc)
 			members = append(members, c.typ)
+		}
+		for r, v := range c.alloc { // daemons may differ between offerings
+			allocOf[c.typ][r] = min(allocOf[c.typ][r], v)
 		}
 	}
 	choices := map[int32][]int32{}
@@ -89,7 +92,7 @@ func (s *solver) keepChoice(sh *shop) {
 			continue
 		}
 		c.allocID = shared[c.typ]
-		c.alloc = s.allocs[c.allocID]
+		c.alloc, c.beside = s.allocs[c.allocID], choice
 		of := &types[c.typ].Offerings[c.offering]
 		for _, p := range s.profiles {
 			for _, t := range choice {

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
@@ -54,6 +55,12 @@ const (
 	AffinityNodeFull Code = "PodAffinityNodeFull"
 	// VolumeUnready: the pod's claim Key does not allow it to run anywhere; Have says why.
 	VolumeUnready Code = "VolumeNotReady"
+	// InvalidPod: the pod's specification cannot be planned for; Have says why.
+	InvalidPod Code = "InvalidPod"
+	// VolumeInUse: the pod's volume Key is ReadWriteOncePod, and another pod uses it.
+	VolumeInUse Code = "VolumeInUse"
+	// VolumeZone: the pod's volume fixes a zone in which there is no room.
+	VolumeZone Code = "VolumeZone"
 	// NotReached: the pod's place was given up because the rules of pods bound before it
 	// no longer allow it.
 	NotReached Code = "OrderOfBinding"
@@ -100,7 +107,11 @@ func (r Reason) String() string {
 	case NoOffering:
 		fmt.Fprintf(&b, "no available offering satisfies %s", r.Want)
 	case NotEnough:
-		fmt.Fprintf(&b, "%s: wants %s, at most %s is free", r.Key, r.Want, r.Have)
+		if r.Have == "0" {
+			fmt.Fprintf(&b, "%s: wants %s, there is none", r.Key, r.Want)
+		} else {
+			fmt.Fprintf(&b, "%s: wants %s, at most %s is free", r.Key, r.Want, r.Have)
+		}
 	case NotTogether:
 		fmt.Fprintf(&b, "no single choice has all of %s", r.Want)
 	case AttachLimit:
@@ -123,6 +134,15 @@ func (r Reason) String() string {
 		fmt.Fprintf(&b, "the anti-affinity of other pods keeps it off every %s within reach", r.Key)
 	case AffinityNodeFull:
 		fmt.Fprintf(&b, "pod affinity: wants %s, %s", r.Want, r.Have)
+	case InvalidPod:
+		if r.Key != "" {
+			b.WriteString(r.Key + ": ")
+		}
+		b.WriteString(r.Have)
+	case VolumeInUse:
+		fmt.Fprintf(&b, "volume %s is ReadWriteOncePod, and another pod uses it", r.Key)
+	case VolumeZone:
+		b.WriteString("pods that share its volume are in a zone where it finds no room")
 	case VolumeUnready:
 		fmt.Fprintf(&b, "%s: %s", r.Key, r.Have)
 	case NotReached:
@@ -152,9 +172,16 @@ func (s *solver) explainUnscheduled(p *Plan) {
 		}
 	}
 	for _, b := range s.snap.Blocked {
-		p.Unscheduled = append(p.Unscheduled, Unscheduled{Pod: b.Pod, Reasons: []Reason{{Code: VolumeUnready, Key: b.Key, Have: b.Message}}})
+		p.Unscheduled = append(p.Unscheduled, Unscheduled{Pod: b.Pod, Reasons: []Reason{blockedReason(b)}})
 	}
 	slices.SortFunc(p.Unscheduled, func(a, b Unscheduled) int { return strings.Compare(a.Pod.String(), b.Pod.String()) })
+}
+
+func blockedReason(b snapshot.Blocked) Reason {
+	if b.Invalid {
+		return Reason{Code: InvalidPod, Key: b.Key, Have: b.Message}
+	}
+	return Reason{Code: VolumeUnready, Key: b.Key, Have: b.Message}
 }
 
 // diagnose says for each pool, and for the existing nodes, why no pod of c has a place.
@@ -169,6 +196,11 @@ func (s *solver) diagnose(c *class) []Reason {
 	}
 	if len(s.snap.Pools) == 0 {
 		out = append(out, Reason{Code: NoPool, Hint: "add a NodePool"})
+	}
+	for _, v := range c.shared {
+		if v.Exclusive && s.exclusive[v.ID] {
+			return []Reason{{Code: VolumeInUse, Key: v.ID}}
+		}
 	}
 	out = append(out, s.blame[c.id]...)
 	if s.existing > 0 {
@@ -229,6 +261,9 @@ func (s *solver) diagnosePool(c *class, pool int) []Reason {
 		})
 		for i := range rs {
 			rs[i].Pool = p.Name
+			if rs[i].Code == NotEnough {
+				rs[i].Hint = s.hintType(c, p)
+			}
 		}
 		return rs
 	}
@@ -251,6 +286,26 @@ func (s *solver) diagnosePool(c *class, pool int) []Reason {
 		return s.diagnoseLimits(p, pool, chosen)
 	}
 	return nil
+}
+
+// hintType names the cheapest type of the pool's catalogue, whatever the pool allows, that
+// would hold a pod of c.
+func (s *solver) hintType(c *class, p *snapshot.Pool) string {
+	name, least := "", catalog.Price(0)
+	for _, it := range p.Catalog.Types() {
+		if !holds(s.vector(it.Allocatable, it.AttachLimits), c.req) {
+			continue
+		}
+		for _, o := range it.Offerings {
+			if name == "" || o.Price < least {
+				name, least = it.Name, o.Price
+			}
+		}
+	}
+	if name == "" {
+		return "no instance type of the catalogue is large enough"
+	}
+	return "the pool would have to allow a larger type, such as " + name
 }
 
 // diagnoseLabels finds the label on which the pool and every term of c disagree.
@@ -357,7 +412,7 @@ func (s *solver) diagnoseRoom(c *class, rooms func(yield func([]float64) bool)) 
 		want := amount(s.dims[r], q)
 		all = append(all, fmt.Sprintf("%s %s", s.dims[r], want))
 		if q > most[r] {
-			out = append(out, Reason{Code: NotEnough, Key: string(s.dims[r]), Want: want, Have: amount(s.dims[r], most[r])})
+			out = append(out, Reason{Code: NotEnough, Key: string(s.dims[r]), Want: want, Have: amount(s.dims[r], max(most[r], 0))})
 		}
 	}
 	if len(out) == 0 {
@@ -381,11 +436,7 @@ func (s *solver) diagnoseLimits(p *snapshot.Pool, pool int, columns []int32) []R
 	for i, name := range l.names {
 		least := -1.0
 		for _, k := range columns {
-			it, _ := s.columnType(&s.columns[k])
-			each := float64(it.Capacity[name])
-			if name == snapshot.NodesResource {
-				each = 1
-			}
+			each := s.booked(&s.columns[k], name)
 			if least < 0 || each < least {
 				least = each
 			}
@@ -484,6 +535,8 @@ func (s *solver) groupReason(c *class, g int32) Reason {
 				return Reason{Code: SpreadTooUneven, Key: key, Want: fmt.Sprintf("maxSkew is %d", r.skew), Have: "every domain within reach has more pods than that above the least"}
 			}
 		}
+	case jointGroup:
+		return Reason{Code: VolumeZone, Key: key}
 	case nearGroup:
 		return Reason{Code: NothingNear, Key: key}
 	case apartGroup:

@@ -11,6 +11,13 @@ type groupState struct {
 	total          int
 }
 
+// add counts a daemon's pod, which is there as soon as its node is.
+func (g *groupState) add(d int32) {
+	g.counts = stretched(g.counts, d)
+	g.counts[d]++
+	g.total++
+}
+
 // saveCounts remembers the counts of the pods that are bound.
 func (s *solver) saveCounts() {
 	s.initial = make([]groupState, len(s.groups))
@@ -34,6 +41,7 @@ func (s *solver) replay() []placement {
 	}
 	for _, n := range s.nodes {
 		n.counts = slices.Clone(n.boundCounts)
+		n.dropped = n.column >= 0 && len(n.pods) == 0
 	}
 	waiting := s.placed
 	slices.SortStableFunc(waiting, func(a, b placement) int { return cmp.Compare(a.seq, b.seq) })
@@ -110,6 +118,9 @@ func (s *solver) evict(c *class, n *node, k int32) {
 		if n.pods[i].class == c.id {
 			n.pods[i].n -= k
 		}
+	}
+	for _, v := range c.shared {
+		delete(s.exclusive, v.ID)
 	}
 	n.pods = slices.DeleteFunc(n.pods, func(p placedPods) bool { return p.n == 0 })
 	s.demand[c.id] += int(k)

@@ -38,8 +38,10 @@ type column struct {
 	// columns that are alike in it.
 	alloc   []float64
 	allocID int32
-	// whole is alloc before minValues narrowed it.
+	// whole is alloc before minValues narrowed it, beside are the types that they keep
+	// with the column's own.
 	whole   []float64
+	beside  []int32
 	daemons int32 // index of the set of daemons
 	// relaxed columns ignore their pool's minValues, for pods that cannot have them.
 	relaxed    bool
@@ -662,12 +664,8 @@ func (s *solver) roomFor(k int32, n int) int {
 		n = min(n, s.supply[c.supply])
 	}
 	if l := s.limits[s.shops[c.shop].pool]; l != nil {
-		it, _ := s.columnType(c)
 		for i, name := range l.names {
-			each := float64(it.Capacity[name])
-			if name == snapshot.NodesResource {
-				each = 1
-			}
+			each := s.booked(c, name)
 			switch {
 			case l.remaining[i] < each:
 				return 0
@@ -686,13 +684,22 @@ func (s *solver) book(k int32, n int) {
 		s.supply[c.supply] -= n
 	}
 	if l := s.limits[s.shops[c.shop].pool]; l != nil {
-		it, _ := s.columnType(c)
 		for i, name := range l.names {
-			each := float64(it.Capacity[name])
-			if name == snapshot.NodesResource {
-				each = 1
-			}
-			l.remaining[i] -= each * float64(n)
+			l.remaining[i] -= s.booked(c, name) * float64(n)
 		}
 	}
+}
+
+// booked is what one node of a column counts against a limit: the capacity of its type,
+// or of the largest type that minValues keep beside it.
+func (s *solver) booked(c *column, name corev1.ResourceName) float64 {
+	if name == snapshot.NodesResource {
+		return 1
+	}
+	types := s.poolOf(c).Catalog.Types()
+	v := types[c.typ].Capacity[name]
+	for _, t := range c.beside {
+		v = max(v, types[t].Capacity[name])
+	}
+	return float64(v)
 }

@@ -74,8 +74,12 @@ func (s *solver) openFor(c *class) bool {
 			var n int32
 			if n, group = s.hostAllows(c, probe); n > 0 && s.admits(c, probe) > 0 {
 				s.book(k, 1)
-				s.placeOn(c, []*node{s.newNode(k)})
-				return true
+				if s.placeOn(c, []*node{s.newNode(k)}) {
+					return true
+				}
+				s.book(k, -1) // its daemons are in the way
+				bought := s.nodes[len(s.nodes)-1]
+				bought.dropped, bought.room = true, make([]float64, s.D)
 			}
 		}
 		refused[place] = true

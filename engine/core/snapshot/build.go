@@ -29,12 +29,19 @@ type builder struct {
 	namespaces map[string]labels.Set
 	claims     map[string]*karpv1.NodeClaim // by node name
 	pools      map[string]*Pool
+	daemonsOn  map[daemonOn]bool
+}
+
+// daemonOn is a DaemonSet that has its pod on a node.
+type daemonOn struct {
+	node   string
+	daemon PodKey
 }
 
 func build(objs Objects, opts Options) (*Snapshot, []Problem) {
 	b := &builder{
 		objs: &objs, opts: &opts, snap: &Snapshot{Now: opts.Now, LabelKeys: map[string]bool{}},
-		namespaces: map[string]labels.Set{}, claims: map[string]*karpv1.NodeClaim{}, pools: map[string]*Pool{},
+		namespaces: map[string]labels.Set{}, claims: map[string]*karpv1.NodeClaim{}, pools: map[string]*Pool{}, daemonsOn: map[daemonOn]bool{},
 	}
 	b.classer = &classer{b: b, byKey: map[string]int32{}, selByKey: map[string]int32{}, labelKeys: map[string]bool{}}
 	b.readNamespaces()
@@ -113,7 +120,6 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 	}
 	b.defaults.note(b.classer)
 	pdbs := newDisruptionBudgets(b.objs.PodDisruptionBudgets)
-	exclusive := map[string]string{}
 	b.snap.Pods = make([]Pod, 0, len(pods))
 	var last PodKey
 	for _, p := range pods {
@@ -147,22 +153,12 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			}
 		}
 		vols, claim, problem := b.volumes.of(p)
-		if problem == "" && vols != nil && pending {
-			for _, v := range vols.volumes {
-				if v.Exclusive {
-					if user, taken := exclusive[v.ID]; taken {
-						claim, problem = v.ID, fmt.Sprintf("access mode ReadWriteOncePod: pod %s uses it", user)
-					}
-					exclusive[v.ID] = p.Name
-				}
-			}
-		}
 		if problem != "" && pending {
 			b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: claim, Message: problem})
 			continue
 		}
 		if pending && usesDevices(p) {
-			b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: "spec.resourceClaims", Message: "dynamic resource allocation is not planned for"})
+			b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: "spec.resourceClaims", Message: "dynamic resource allocation is not planned for", Invalid: true})
 			continue
 		}
 		spread, isDefault := b.defaults.of(p)
@@ -170,7 +166,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 		if err != nil {
 			b.problem("Pod", p, "", "%v", err)
 			if pending {
-				b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: "spec", Message: err.Error()})
+				b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Message: err.Error(), Invalid: true})
 				continue
 			}
 			class = b.classer.opaque(p)
@@ -182,6 +178,11 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			continue
 		}
 		node.Pods = append(node.Pods, i)
+		for j := range p.OwnerReferences {
+			if o := &p.OwnerReferences[j]; o.Kind == "DaemonSet" {
+				b.daemonsOn[daemonOn{node.Name, PodKey{p.Namespace, o.Name}}] = true
+			}
+		}
 		node.Used.AddTo(b.classer.classes[class].Requests)
 	}
 }
@@ -313,33 +314,16 @@ func daemonTolerations(hostNetwork bool) []corev1.Toleration {
 	return out
 }
 
-// reserveDaemons sets aside on each node what DaemonSets will still ask for there.
+// reserveDaemons sets aside on each node what the DaemonSets need that will run there
+// but do not yet.
 func (b *builder) reserveDaemons() {
-	if len(b.snap.Daemons) == 0 {
-		return
-	}
 	for _, n := range b.snap.Nodes {
-		var want resources.List
-		for _, d := range b.snap.Daemons {
-			if Tolerates(d.Class.Tolerations, n.Taints) && MatchesNode(d.Class.Terms, n) {
-				if want == nil {
-					want = resources.List{}
-				}
-				want.AddTo(d.Class.Requests)
+		for i, d := range b.snap.Daemons {
+			if b.daemonsOn[daemonOn{n.Name, d.Key}] || !Tolerates(d.Class.Tolerations, n.Taints) || !MatchesNode(d.Class.Terms, n) {
+				continue
 			}
-		}
-		if want == nil {
-			continue
-		}
-		for _, p := range n.Pods {
-			if b.snap.Pods[p].Daemon {
-				want.SubFrom(b.snap.Classes[b.snap.Pods[p].Class].Requests)
-			}
-		}
-		for name, v := range want {
-			if v > 0 {
-				n.DaemonReserve[name] = v
-			}
+			n.Missing = append(n.Missing, int32(i))
+			n.DaemonReserve.AddTo(d.Class.Requests)
 		}
 	}
 }

@@ -384,8 +384,11 @@ func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.To
 		if s.MinDomains != nil {
 			sp.MinDomains = *s.MinDomains
 		}
-		sp.Selector = c.selector([]string{pod.Namespace}, false, sel)
 		sp.SelfMatch = sel.Matches(labels.Set(pod.Labels))
+		if sel.Empty() {
+			sel = labels.Nothing() // kube-scheduler counts no pod for a selector that asks for nothing
+		}
+		sp.Selector = c.selector([]string{pod.Namespace}, false, sel)
 		cl.Spread = append(cl.Spread, sp)
 	}
 	for _, list := range [...][]corev1.Container{spec.Containers, sidecars(spec.InitContainers)} {
@@ -608,7 +611,11 @@ func (c *classer) matchSelectors() {
 			rest = append(rest, int32(i))
 		}
 	}
-	for _, cl := range c.classes {
+	classes := slices.Clone(c.classes)
+	for _, d := range c.b.snap.Daemons {
+		classes = append(classes, d.Class)
+	}
+	for _, cl := range classes {
 		try := func(list []int32) {
 			for _, i := range list {
 				if c.selectors[i].matches(cl.Namespace, cl.Labels) {

@@ -196,7 +196,8 @@ func (b *builder) assumeLeast(node *Node, c *karpv1.NodeClaim, reqs requirements
 			}
 			if least == nil {
 				least, capacity = it.Allocatable.Clone(), it.Capacity.Clone()
-				node.AttachLimits = maps.Clone(it.AttachLimits)
+				node.AttachLimits = map[string]int64{}
+				maps.Copy(node.AttachLimits, it.AttachLimits)
 				continue
 			}
 			for name, v := range least {

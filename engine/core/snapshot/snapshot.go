@@ -154,6 +154,8 @@ type Volume struct {
 	Exclusive bool
 	// Shared is true if several pods of the snapshot use it.
 	Shared bool
+	// Unbound volumes do not exist yet: the first pod that uses one fixes its zone.
+	Unbound bool
 }
 
 // Daemon is a DaemonSet: what each of its pods adds to a node.
@@ -196,6 +198,8 @@ type Node struct {
 	Allocatable, Used, DaemonReserve resources.List
 	// Capacity counts towards the pool's limits.
 	Capacity resources.List
+	// Missing are the indexes of the daemons that will run here but do not yet.
+	Missing []int32
 	// Pods are the indexes of the pods bound to the node, ascending.
 	Pods []int32
 	// AttachLimits is the number of volumes per driver; a missing driver is unlimited.
@@ -207,8 +211,10 @@ type Node struct {
 // Blocked is a pod that cannot be scheduled whatever nodes there are.
 type Blocked struct {
 	Pod PodKey
-	// Key is the object at fault, such as a claim's name; Message says what is wrong.
+	// Key is the object or field at fault; Message says what is wrong.
 	Key, Message string
+	// Invalid is true if the pod itself cannot be read, false if it waits for something.
+	Invalid bool
 }
 
 // Fork returns a snapshot without the named nodes, whose pods (but for daemons) are

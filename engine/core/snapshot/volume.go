@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -56,7 +57,10 @@ func newVolumeSource(objs *Objects) *volumeSource {
 		}
 	}
 	for _, list := range v.free {
-		slices.SortFunc(list, func(a, b *corev1.PersistentVolume) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(list, func(a, b *corev1.PersistentVolume) int {
+			x, y := a.Spec.Capacity[corev1.ResourceStorage], b.Spec.Capacity[corev1.ResourceStorage]
+			return cmp.Or(x.Cmp(y), strings.Compare(a.Name, b.Name))
+		})
 	}
 	for _, c := range objs.StorageClasses {
 		v.classes[c.Name] = c
@@ -197,25 +201,28 @@ func (v *volumeSource) place(key PodKey, vol *corev1.Volume) *claimPlace {
 	case class.VolumeBindingMode == nil || *class.VolumeBindingMode == storagev1.VolumeBindingImmediate:
 		return &claimPlace{err: fmt.Sprintf("is unbound, and StorageClass %q binds at once (volumeBindingMode Immediate): it waits for its volume, not for a node", name)}
 	}
-	r := &claimPlace{volume: Volume{Driver: driverName(class.Provisioner), ID: key.String(), Exclusive: exclusive}}
+	r := &claimPlace{volume: Volume{Driver: driverName(class.Provisioner), ID: key.String(), Exclusive: exclusive, Unbound: true}}
 	if node, ok := annotations["volume.kubernetes.io/selected-node"]; ok {
 		r.places = []requirements.Set{requirements.NewSet(requirements.In(requirements.FieldName, node))}
 		return r
 	}
 	if class.Provisioner == "kubernetes.io/no-provisioner" {
 		r.volume.Driver = ""
-		for _, pv := range v.free[name] {
+		for i, pv := range v.free[name] {
+			if pv == nil {
+				continue
+			}
 			want := spec.Resources.Requests[corev1.ResourceStorage]
 			have := pv.Spec.Capacity[corev1.ResourceStorage]
 			if have.Cmp(want) < 0 || !containsAll(pv.Spec.AccessModes, spec.AccessModes) {
 				continue
 			}
+			// Each claim takes a volume of its own, the first that is large enough.
 			places, problem := volumePlaces(pv)
 			if problem == "" {
-				if places == nil {
-					return r
-				}
-				r.places = append(r.places, places...)
+				v.free[name][i] = nil
+				r.places = places
+				return r
 			}
 		}
 		if len(r.places) == 0 {
