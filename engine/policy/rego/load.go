@@ -96,6 +96,9 @@ var common = sync.OnceValues(func() (*shared, error) {
 	if s.caps, err = ast.LoadCapabilitiesJSON(f); err != nil {
 		return nil, fmt.Errorf("capabilities: %w", err)
 	}
+	if s.caps.AllowNet == nil {
+		return nil, errors.New("capabilities: allow_net is missing, which allows every host")
+	}
 	for _, h := range policy.Hooks() {
 		b, err := policies.Files.ReadFile(path.Join("schemas", string(h), "input.json"))
 		if err != nil {
@@ -199,7 +202,10 @@ func load(src Source) (*Module, error) {
 	if _, ok := src.Data["dovetail"]; ok {
 		return nil, refuse("document %q: the name is reserved", "dovetail")
 	}
-	if err := checkParameters(meta.Parameters, src.Parameters); err != nil {
+	if refers(meta.Parameters) {
+		return nil, refuse("METADATA custom.parameters: $ref is not allowed")
+	}
+	if err := checkParameters(s.caps, meta.Parameters, src.Parameters); err != nil {
 		return nil, err
 	}
 	schemas := ast.NewSchemaSet()
@@ -389,12 +395,33 @@ func withParameters(schema, parameters map[string]any) map[string]any {
 	return out
 }
 
+// refers says whether a schema refers to others, which might be anywhere.
+func refers(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, x := range v {
+			if k == "$ref" || k == "$id" || k == "id" && !isSchema(x) || k == "$schema" || refers(x) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, refers)
+	}
+	return false
+}
+
+// isSchema tells a parameter called id from the keyword.
+func isSchema(v any) bool {
+	_, ok := v.(map[string]any)
+	return ok
+}
+
 func parameterSchema(parameters map[string]any) map[string]any {
 	return map[string]any{"type": "object", "properties": parameters, "additionalProperties": false}
 }
 
 // checkParameters validates parameters against the policy's own schema.
-func checkParameters(schema, parameters map[string]any) error {
+func checkParameters(caps *ast.Capabilities, schema, parameters map[string]any) error {
 	if schema == nil {
 		return nil
 	}
@@ -410,7 +437,7 @@ func checkParameters(schema, parameters map[string]any) error {
 		return refuse("METADATA custom.parameters: %v", err)
 	}
 	var problems []string
-	err = topdown.GetBuiltin("json.match_schema")(topdown.BuiltinContext{}, []*ast.Term{ast.NewTerm(doc), ast.NewTerm(sv)}, func(t *ast.Term) error {
+	err = topdown.GetBuiltin("json.match_schema")(topdown.BuiltinContext{Capabilities: caps}, []*ast.Term{ast.NewTerm(doc), ast.NewTerm(sv)}, func(t *ast.Term) error {
 		res := t.Value.(*ast.Array)
 		res.Elem(1).Value.(*ast.Array).Foreach(func(x *ast.Term) {
 			o := x.Value.(ast.Object)

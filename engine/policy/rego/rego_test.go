@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -374,3 +378,51 @@ func TestModule_Canceled(t *testing.T) {
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// TestLoad_noNetwork checks that no part of a policy makes the host fetch anything.
+func TestLoad_noNetwork(t *testing.T) {
+	hits := make(chan string, 100)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		hits <- r.URL.Path
+		_, _ = w.Write([]byte(`{"type": "object"}`))
+	}))
+	defer srv.Close()
+	secret := filepath.Join(t.TempDir(), "secret.json")
+	if err := os.WriteFile(secret, []byte(`{"type": "string"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rule := "package dovetail.admit.x\n\ndeny contains \"x\" if input.dryRun\n"
+	tests := map[string]struct{ text, want string }{
+		"parameters by reference": {"# METADATA\n# custom:\n#   parameters:\n#     n: {\"$ref\": \"" + srv.URL + "/a\"}\n" + rule, "$ref is not allowed"},
+		"a reference deep down":   {"# METADATA\n# custom:\n#   parameters:\n#     n: {type: array, items: {anyOf: [{\"$ref\": \"" + srv.URL + "/b\"}]}}\n" + rule, "$ref is not allowed"},
+		"a file":                  {"# METADATA\n# custom:\n#   parameters:\n#     n: {\"$ref\": \"file://" + secret + "\"}\n" + rule, "$ref is not allowed"},
+		"an inline schema":        {"# METADATA\n# schemas:\n#   - input: {\"$ref\": \"" + srv.URL + "/c\"}\n" + rule, ""},
+		"a schema of a rule":      {"package dovetail.admit.x\n\n# METADATA\n# scope: rule\n# schemas:\n#   - input.object: {\"properties\": {\"a\": {\"$ref\": \"" + srv.URL + "/d\"}}}\ndeny contains \"x\" if input.object.a == 1\n", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			src := source(policy.Admit, tc.text)
+			if strings.Contains(tc.text, "custom") {
+				src.Parameters = map[string]any{"n": []any{1}}
+			}
+			m, err := rego.Load(t.Context(), src)
+			if tc.want != "" && (policy.ClassOf(err) != policy.ClassLoad || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("Load() error %v, want one of class Load that contains %q", err, tc.want)
+			}
+			if err == nil {
+				_, _ = ask(t.Context(), m, input(policy.Admit))
+			}
+			select {
+			case p := <-hits:
+				t.Errorf("the host fetched %s", p)
+			default:
+			}
+		})
+	}
+}
+
+func TestLoad_parameterCalledID(t *testing.T) {
+	src := source(policy.Admit, "# METADATA\n# custom:\n#   parameters:\n#     id: {type: string}\npackage dovetail.admit.x\n\ndeny contains input.parameters.id\n")
+	src.Parameters = map[string]any{"id": "no"}
+	load(t, src)
+}

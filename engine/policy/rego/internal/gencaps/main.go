@@ -38,6 +38,21 @@ units.parse_bytes upper uri.is_valid uri.parse urlquery.decode urlquery.decode_o
 urlquery.encode urlquery.encode_object uuid.parse walk
 `
 
+// withoutNet is caps as JSON, with an empty list of hosts: a missing one allows all, and
+// is what OPA writes for an empty one.
+func withoutNet(caps *ast.Capabilities) ([]byte, error) {
+	b, err := json.Marshal(caps)
+	if err != nil {
+		return nil, err
+	}
+	var doc map[string]any
+	if err := json.Unmarshal(b, &doc); err != nil {
+		return nil, err
+	}
+	doc["allow_net"] = []string{}
+	return json.MarshalIndent(doc, "", "  ")
+}
+
 func main() {
 	out := flag.String("out", "capabilities.json", "file to write")
 	flag.Parse()
@@ -51,8 +66,7 @@ func main() {
 	caps.Features = []string{ast.FeatureKeywordsInRefs, ast.FeatureRegoV1}
 	caps.FutureKeywords = []string{}
 	caps.WasmABIVersions = nil
-	caps.AllowNet = []string{}
-	b, err := json.MarshalIndent(caps, "", "  ")
+	b, err := withoutNet(caps)
 	if err == nil {
 		err = os.WriteFile(*out, append(b, '\n'), 0o644)
 	}
