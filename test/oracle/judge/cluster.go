@@ -33,6 +33,7 @@ type cluster struct {
 	pools   map[string]*karpv1.NodePool
 	types   map[string]*catalog.InstanceType
 	daemons []*appsv1.DaemonSet
+	ranges  []*corev1.LimitRange
 	bound   []*corev1.Pod
 	// pending are the pods that must appear in a plan; moving those of nodes that are
 	// being deleted, which may.
@@ -47,7 +48,7 @@ func newCluster(c *problem.Problem) *cluster {
 	o := &c.Objects
 	k := &cluster{
 		pools: map[string]*karpv1.NodePool{}, types: map[string]*catalog.InstanceType{}, pending: map[snapshot.PodKey]*corev1.Pod{},
-		moving: map[snapshot.PodKey]*corev1.Pod{}, usage: map[string]resources.List{}, topology: map[string][]string{}, daemons: o.DaemonSets,
+		moving: map[snapshot.PodKey]*corev1.Pod{}, usage: map[string]resources.List{}, topology: map[string][]string{}, daemons: o.DaemonSets, ranges: o.LimitRanges,
 	}
 	for _, p := range o.NodePools {
 		k.pools[p.Name] = p
@@ -142,15 +143,47 @@ func (k *cluster) addNodes(o *snapshot.Objects) map[string]bool {
 			}
 		}
 		maps.Copy(n.Labels, c.Labels)
+		if len(n.Status.Allocatable) == 0 {
+			n.Status = k.least(c)
+		}
 		n.Labels[karpv1.NodeRegisteredLabelKey], n.Labels[karpv1.NodeInitializedLabelKey] = "true", "true"
 		k.nodes = append(k.nodes, n)
 		k.publish(n)
-		k.use(c.Labels[karpv1.NodePoolLabelKey], c.Status.Capacity)
+		k.use(c.Labels[karpv1.NodePoolLabelKey], n.Status.Capacity)
 		for _, d := range k.daemonsOf(n) {
 			k.bound = append(k.bound, d)
 		}
 	}
 	return leaving
+}
+
+// least is the size that a claim not yet launched is certain to get: in every resource
+// that of the smallest instance type that meets its requirements and holds its requests.
+// Its capacity is that of the largest, since limits must hold whatever is launched.
+func (k *cluster) least(c *karpv1.NodeClaim) corev1.NodeStatus {
+	requests, _ := resources.FromQuantities(c.Spec.Resources.Requests)
+	var allocatable, capacity resources.List
+	for _, name := range slices.Sorted(maps.Keys(k.types)) {
+		t := k.types[name]
+		if !requests.FitsIn(t.Allocatable) || slices.ContainsFunc(c.Spec.Requirements, func(r karpv1.Requirement) bool {
+			key := requirements.NormalizeKey(r.Key)
+			return t.Requirements.Has(key) && !slices.ContainsFunc(t.Requirements.Get(key).Values(), func(v string) bool { return satisfies(map[string]string{key: v}, r) })
+		}) {
+			continue
+		}
+		if allocatable == nil {
+			allocatable, capacity = t.Allocatable.Clone(), t.Capacity.Clone()
+			continue
+		}
+		for res := range allocatable {
+			allocatable[res] = min(allocatable[res], t.Allocatable[res])
+		}
+		capacity.MaxWith(t.Capacity)
+	}
+	if allocatable == nil {
+		allocatable, capacity = requests, requests
+	}
+	return corev1.NodeStatus{Allocatable: allocatable.Quantities(), Capacity: capacity.Quantities()}
 }
 
 // passing reports whether a taint is gone once its node is ready for pods.
@@ -346,7 +379,7 @@ func (k *cluster) daemonsOf(n *corev1.Node) []*corev1.Pod {
 			p.Name = ds.Name + "-on-" + n.Name
 			yes := true
 			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: ds.Name, Controller: &yes}}
-			out = append(out, admitted(p))
+			out = append(out, admitted(resources.ApplyLimitRange(p, k.ranges)))
 		}
 	}
 	return out
@@ -408,9 +441,7 @@ func (k *cluster) labels(pool *karpv1.NodePool, t *catalog.InstanceType, f *cata
 	labels = map[string]string{
 		karpv1.NodePoolLabelKey: pool.Name, karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
 		karpv1.CapacityTypeLabelKey: f.CapacityType, corev1.LabelInstanceTypeStable: t.Name,
-	}
-	if f.Zone != "" {
-		labels[corev1.LabelTopologyZone] = f.Zone
+		corev1.LabelTopologyZone: f.Zone, // a zone may have no name: the label is there all the same
 	}
 	if f.ReservationID != "" {
 		labels[catalog.ReservationIDLabel] = f.ReservationID

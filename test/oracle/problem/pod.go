@@ -78,12 +78,14 @@ func (g *gen) shape(spec *corev1.PodSpec) {
 		spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: quantity("50m"), corev1.ResourceMemory: quantity("64Mi")}
 	}
 	if g.chance(0.1) { // the API server makes a container's limits its missing requests
-		for name, q := range map[corev1.ResourceName]string{corev1.ResourceCPU: "2", corev1.ResourceMemory: "8Gi"} {
-			c := &spec.Containers[0].Resources
-			if _, ok := c.Requests[name]; !ok {
-				c.Requests[name] = quantity(q)
+		c := &spec.Containers[0].Resources
+		c.Limits = corev1.ResourceList{corev1.ResourceCPU: quantity("2"), corev1.ResourceMemory: quantity("8Gi")}
+		for name, q := range c.Limits {
+			if have, ok := c.Requests[name]; ok {
+				c.Limits[name] = have
+			} else {
+				c.Requests[name] = q
 			}
-			c.Limits = corev1.ResourceList{name: c.Requests[name]}
 		}
 	}
 	if g.chance(0.15) { // at least what the containers ask for together

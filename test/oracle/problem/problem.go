@@ -382,7 +382,18 @@ func (g *gen) addClaims() {
 		for k, v := range pool.Spec.Template.Labels {
 			labels[k] = v
 		}
-		g.c.Objects.NodeClaims = append(g.c.Objects.NodeClaims, g.claim(fmt.Sprintf("flight-%d", i), pool, t, labels))
+		c := g.claim(fmt.Sprintf("flight-%d", i), pool, t, labels)
+		if g.chance(0.2) { // not launched: of one of two types, its requests are what is certain
+			other := &g.c.Types[g.IntN(len(g.c.Types))]
+			c.Spec.Requirements = []karpv1.Requirement{in(corev1.LabelInstanceTypeStable, t.Name, other.Name), in(corev1.LabelTopologyZone, labels[corev1.LabelTopologyZone])}
+			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: quantity("500m"), corev1.ResourceMemory: quantity("512Mi"), corev1.ResourcePods: quantity("2")}
+			c.Labels = map[string]string{karpv1.NodePoolLabelKey: pool.Name}
+			for k, v := range pool.Spec.Template.Labels {
+				c.Labels[k] = v
+			}
+			c.Status = karpv1.NodeClaimStatus{}
+		}
+		g.c.Objects.NodeClaims = append(g.c.Objects.NodeClaims, c)
 	}
 }
 
