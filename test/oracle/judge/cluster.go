@@ -138,7 +138,7 @@ func (k *cluster) addNodes(o *snapshot.Objects) map[string]bool {
 			Status:     corev1.NodeStatus{Capacity: c.Status.Capacity, Allocatable: c.Status.Allocatable},
 		}
 		for _, r := range c.Spec.Requirements {
-			if r.Operator == corev1.NodeSelectorOpIn && len(r.Values) == 1 {
+			if r.Operator == corev1.NodeSelectorOpIn && len(slices.Compact(slices.Sorted(slices.Values(r.Values)))) == 1 {
 				n.Labels[r.Key] = r.Values[0]
 			}
 		}

@@ -54,10 +54,16 @@ func (g *gen) template(a *app) {
 	if g.has(hostPorts, 0.3) {
 		port := corev1.ContainerPort{ContainerPort: 8080, HostPort: pick(g, int32(8080), 9090), Protocol: pick(g, corev1.ProtocolTCP, corev1.ProtocolTCP, corev1.ProtocolUDP)}
 		port.HostIP = pick(g, "", "", "0.0.0.0", "10.0.0.1", "10.0.0.2")
+		if g.chance(0.2) { // the API server makes container ports host ports
+			spec.HostNetwork, port.HostPort = true, port.ContainerPort
+		}
 		spec.Containers[0].Ports = []corev1.ContainerPort{port}
 	}
 	if g.has(volumes, 0.45) {
 		g.addVolume(a)
+		if g.chance(0.2) {
+			g.addVolume(a)
+		}
 	}
 }
 
@@ -253,6 +259,9 @@ func (g *gen) topologyKey() string {
 	if g.on[racks] && g.chance(0.3) {
 		return rack
 	}
+	if g.chance(0.06) {
+		return pick(g, karpv1.CapacityTypeLabelKey, corev1.LabelArchStable, karpv1.NodePoolLabelKey, corev1.LabelInstanceTypeStable)
+	}
 	return pick(g, corev1.LabelHostname, corev1.LabelTopologyZone)
 }
 
@@ -358,6 +367,9 @@ func (g *gen) addClasses() {
 			c.AllowedTopologies = append(c.AllowedTopologies, corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: corev1.LabelTopologyZone, Values: []string{z}}}})
 		}
 	}
+	for i := range g.IntN(3) { // volumes to be found before one is made
+		g.volume(fmt.Sprintf("spare-%d", i), "zonal", corev1.LabelTopologyZone, pick(g, g.zones...))
+	}
 	for i, n := range g.c.Objects.Nodes { // local volumes to be found
 		if g.chance(0.3) {
 			g.volume(fmt.Sprintf("local-%d", i), "local", corev1.LabelHostname, n.Name)
@@ -390,7 +402,12 @@ func bound(c *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 }
 
 func (g *gen) addVolume(a *app) {
+	suffix := "" // of the second volume
+	if len(a.template.Spec.Volumes) > 0 || a.own != nil {
+		suffix = "-more"
+	}
 	claim := func(name, class string, mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+		name += suffix
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: a.namespace, Name: name, UID: types.UID(a.namespace + "/" + name)}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{mode}, StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: quantity("5Gi")}},
@@ -399,13 +416,13 @@ func (g *gen) addVolume(a *app) {
 		return c
 	}
 	shared := func(name string) {
-		a.template.Spec.Volumes = append(a.template.Spec.Volumes, corev1.Volume{Name: "shared", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+		a.template.Spec.Volumes = append(a.template.Spec.Volumes, corev1.Volume{Name: "shared" + suffix, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
 	}
 	class := pick(g, "anywhere", "zonal")
 	switch g.IntN(12) {
 	case 0, 1: // one bound claim for all
 		c := claim(a.name, class, corev1.ReadWriteMany)
-		pv := g.volume("pv-"+a.name, class, corev1.LabelTopologyZone, pick(g, g.zones...))
+		pv := g.volume("pv-"+c.Name, class, corev1.LabelTopologyZone, pick(g, g.zones...))
 		if g.chance(0.3) { // as labels, not affinity
 			pv.Labels = map[string]string{corev1.LabelTopologyZone: pv.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]}
 			pv.Spec.NodeAffinity = nil
@@ -415,12 +432,18 @@ func (g *gen) addVolume(a *app) {
 	case 2: // one unbound claim for all
 		shared(claim(a.name, class, corev1.ReadWriteOnce).Name)
 	case 3, 4, 5: // a bound claim each
+		if a.own != nil {
+			break
+		}
 		a.own = func(pod string) *corev1.PersistentVolumeClaim {
 			c := claim(pod, class, corev1.ReadWriteOnce)
-			bound(c, g.volume("pv-"+pod, class, corev1.LabelTopologyZone, pick(g, g.zones...)))
+			bound(c, g.volume("pv-"+c.Name, class, corev1.LabelTopologyZone, pick(g, g.zones...)))
 			return c
 		}
 	case 6, 7: // an unbound claim each
+		if a.own != nil {
+			break
+		}
 		a.own = func(pod string) *corev1.PersistentVolumeClaim {
 			c := claim(pod, class, corev1.ReadWriteOnce)
 			if g.chance(0.2) {
@@ -431,15 +454,15 @@ func (g *gen) addVolume(a *app) {
 	case 8: // used by one pod at a time
 		shared(claim(a.name, class, corev1.ReadWriteOncePod).Name)
 	case 9: // local
-		if g.chance(0.5) || len(g.c.Objects.Nodes) == 0 {
+		if a.own == nil && g.chance(0.5) || len(g.c.Objects.Nodes) == 0 {
 			a.own = func(pod string) *corev1.PersistentVolumeClaim { return claim(pod, "local", corev1.ReadWriteOnce) }
 			break
 		}
 		c := claim(a.name, "local", corev1.ReadWriteOnce)
-		bound(c, g.volume("pv-"+a.name, "local", corev1.LabelHostname, pick(g, g.c.Objects.Nodes...).Name))
+		bound(c, g.volume("pv-"+c.Name, "local", corev1.LabelHostname, pick(g, g.c.Objects.Nodes...).Name))
 		shared(c.Name)
 	case 10: // generic ephemeral
-		a.template.Spec.Volumes = append(a.template.Spec.Volumes, corev1.Volume{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+		a.template.Spec.Volumes = append(a.template.Spec.Volumes, corev1.Volume{Name: "scratch" + suffix, VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
 			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class, Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: quantity("1Gi")}}},
 		}}}})
 	case 11: // hopeless
@@ -507,6 +530,8 @@ func (g *gen) addPods() {
 						p.Status.Phase = corev1.PodSucceeded
 					}
 				}
+			} else if g.chance(0.015) {
+				p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 			} else {
 				p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 			}

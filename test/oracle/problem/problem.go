@@ -63,6 +63,7 @@ const (
 	unsettled
 	defaultSpread
 	racks
+	reservations
 	features
 )
 
@@ -191,7 +192,7 @@ func (g *gen) addTypes() {
 			if g.chance(0.6) {
 				t.Offerings = append(t.Offerings, catalog.Offering{Zone: z, CapacityType: catalog.Spot, Price: catalog.FromDollars(price * (0.3 + 0.3*g.Float64())), Unavailable: g.chance(0.1)})
 			}
-			if g.chance(0.03) {
+			if g.has(reservations, 0.1) {
 				t.Offerings = append(t.Offerings, catalog.Offering{Zone: z, CapacityType: catalog.Reserved, Price: catalog.FromDollars(price / 1000), ReservationID: "res-" + name + "-" + z, ReservationCapacity: 1 + g.IntN(2)})
 			}
 		}
