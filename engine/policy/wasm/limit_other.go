@@ -1,7 +1,7 @@
-//go:build !unix
+//go:build !linux && !darwin
 
 package wasm
 
-// limitProcess does nothing: the system has no such limits, and the parent's time-out is
+// limitProcess does nothing where the limits differ or are missing: the parent's time-out is
 // what ends the process.
 func limitProcess(int, int64) error { return nil }
