@@ -67,6 +67,15 @@ func badResult(rule, format string, args ...any) *Error {
 	return &Error{Class: ClassBadResult, Rule: rule, Msg: fmt.Sprintf(format, args...)}
 }
 
+// weight is about what a takes of memory.
+func (a *ScoreAnswer) weight() int {
+	n := 32*len(a.Adjust) + 16*(len(a.Cost)+len(a.Bias)) + 48*len(a.Cover) + 32*len(a.Commitments)
+	for i := range a.Deny {
+		n += 48 + len(a.Deny[i].Msg)
+	}
+	return n
+}
+
 // Check returns an *[Error] for the first part of a that the contract does not allow for
 // an input of that many rows, and cuts long messages.
 func (a *ScoreAnswer) Check(rows int) error {

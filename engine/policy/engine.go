@@ -48,8 +48,8 @@ type Options struct {
 	// Records is the number of decision records kept. Defaults to 1024; negative keeps
 	// none.
 	Records int
-	// CacheEntries bounds the score caches. Defaults to 512.
-	CacheEntries int
+	// CacheBytes bounds the memory of the score caches, roughly. Defaults to 64 MiB.
+	CacheBytes int
 	// Concurrent bounds evaluations at the same time. Defaults to GOMAXPROCS.
 	Concurrent int
 	// OnDecision is called after each decision with its record and input, which it must
@@ -61,8 +61,8 @@ func (o Options) withDefaults() Options {
 	if o.Records == 0 {
 		o.Records = 1024
 	}
-	if o.CacheEntries <= 0 {
-		o.CacheEntries = 512
+	if o.CacheBytes <= 0 {
+		o.CacheBytes = 64 << 20
 	}
 	if o.Concurrent <= 0 {
 		o.Concurrent = runtime.GOMAXPROCS(0)
@@ -110,8 +110,8 @@ func NewEngine(opts Options) *Engine {
 	e := &Engine{
 		opts:     opts,
 		slots:    make(chan struct{}, opts.Concurrent),
-		answers:  newLRU[ScoreAnswer](opts.CacheEntries),
-		scores:   newLRU[*Scores](opts.CacheEntries),
+		answers:  newLRU[ScoreAnswer](opts.CacheBytes / 2),
+		scores:   newLRU[*Scores](opts.CacheBytes / 2),
 		lastGood: map[string]goodAnswer{},
 		breakers: map[string]*breaker{},
 	}
@@ -351,20 +351,22 @@ func (b *breaker) done(err *Error, now int64) {
 	}
 }
 
-// lru is a bounded cache.
+// lru is a cache bounded by the weight of its values.
 type lru[V any] struct {
-	mu   sync.Mutex
-	max  int
-	tick int64
-	m    map[string]*lruEntry[V]
+	mu     sync.Mutex
+	max    int
+	weight int
+	tick   int64
+	m      map[string]*lruEntry[V]
 }
 
 type lruEntry[V any] struct {
-	v    V
-	used int64
+	v      V
+	weight int
+	used   int64
 }
 
-func newLRU[V any](n int) *lru[V] { return &lru[V]{max: n, m: map[string]*lruEntry[V]{}} }
+func newLRU[V any](weight int) *lru[V] { return &lru[V]{max: weight, m: map[string]*lruEntry[V]{}} }
 
 func (c *lru[V]) get(k string) (V, bool) {
 	c.mu.Lock()
@@ -379,19 +381,24 @@ func (c *lru[V]) get(k string) (V, bool) {
 	return en.v, true
 }
 
-func (c *lru[V]) put(k string, v V) {
+func (c *lru[V]) put(k string, v V, weight int) {
+	weight += 256
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if old, ok := c.m[k]; ok {
+		c.weight -= old.weight
+	}
 	c.tick++
-	c.m[k] = &lruEntry[V]{v, c.tick}
-	if len(c.m) <= c.max {
-		return
-	}
-	oldest, at := "", c.tick+1
-	for k, en := range c.m {
-		if en.used < at {
-			oldest, at = k, en.used
+	c.m[k] = &lruEntry[V]{v, weight, c.tick}
+	c.weight += weight
+	for c.weight > c.max && len(c.m) > 1 {
+		oldest, at := "", c.tick+1
+		for k, en := range c.m {
+			if en.used < at {
+				oldest, at = k, en.used
+			}
 		}
+		c.weight -= c.m[oldest].weight
+		delete(c.m, oldest)
 	}
-	delete(c.m, oldest)
 }

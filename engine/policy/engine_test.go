@@ -667,3 +667,42 @@ func TestReads_Tree(t *testing.T) {
 		})
 	}
 }
+
+// TestEngine_Score_cacheBound checks that the caches forget what was used least lately.
+func TestEngine_Score_cacheBound(t *testing.T) {
+	p := &fake{reads: policy.Reads{"now.unix"}, score: func(in *policy.ScoreInput) (policy.ScoreAnswer, error) {
+		var a policy.ScoreAnswer
+		for i := range in.Candidates.Len() {
+			a.Cost = append(a.Cost, policy.RowAmount{Row: i, MicroUSD: in.Now.Unix})
+		}
+		return a, nil
+	}}
+	e := policy.NewEngine(policy.Options{CacheBytes: 200_000})
+	if err := e.Swap([]policy.Policy{{Name: "a", Hook: policy.Score, Revision: "1", Evaluator: p}}); err != nil {
+		t.Fatal(err)
+	}
+	in := sample.Score(600)
+	at := func(unix int64) {
+		q := *in
+		q.Now.Unix = unix
+		score(t, e, &q)
+	}
+	at(1)
+	at(2)
+	at(1)
+	if got := p.calls.Load(); got != 2 {
+		t.Errorf("%d evaluations of two questions, want 2", got)
+	}
+	for unix := range int64(20) {
+		at(100 + unix)
+	}
+	before := p.calls.Load()
+	at(119)
+	if got := p.calls.Load(); got != before {
+		t.Error("the latest question was forgotten")
+	}
+	at(1)
+	if got := p.calls.Load(); got != before+1 {
+		t.Error("the oldest question is still there: the caches are not bounded")
+	}
+}

@@ -13,6 +13,9 @@ import (
 // lastGoodSeconds is how old an answer may be that stands in for a failing policy.
 const lastGoodSeconds = 600
 
+// maxLastGood is how many such answers are kept before old ones are looked for.
+const maxLastGood = 512
+
 // Scores is what the score policies made of the offerings of a NodePool. It must not be
 // changed.
 type Scores struct {
@@ -82,7 +85,7 @@ func (e *Engine) Score(ctx context.Context, in *ScoreInput) (*Scores, error) {
 		return nil, err
 	}
 	if clean {
-		e.scores.put(key, out)
+		e.scores.put(key, out, 48*len(out.Cost)+96*len(out.Cover))
 	}
 	e.record(e.scoreRecord(in, key, out), in)
 	return out, nil
@@ -194,7 +197,7 @@ func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyR
 	if err != nil {
 		return ScoreAnswer{}, err
 	}
-	e.answers.put(key, a)
+	e.answers.put(key, a, a.weight())
 	return a, nil
 }
 
@@ -207,7 +210,7 @@ func (e *Engine) keep(en *entry, q *ScoreInput, a ScoreAnswer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lastGood[k] = goodAnswer{a, q.Now.Unix}
-	if len(e.lastGood) > e.opts.CacheEntries {
+	if len(e.lastGood) > maxLastGood {
 		maps.DeleteFunc(e.lastGood, func(_ string, g goodAnswer) bool { return q.Now.Unix-g.unix > lastGoodSeconds })
 	}
 }

@@ -63,7 +63,7 @@ func (m *Module) input(in any) ast.Value {
 		case name == "parameters":
 			return m.params
 		case name == "candidates" && score != nil && score.Candidates != nil:
-			return rowTerms(score, c)
+			return m.rowTerms(score, c)
 		}
 		return nil
 	})

@@ -144,44 +144,27 @@ func structObject(v reflect.Value, t *policy.Tree, give func(name string, c *pol
 	return ast.NewObject(pairs...)
 }
 
-type rowsKey struct{ tree string }
+// rowTable is the rows of a table as terms.
+type rowTable struct {
+	of    *policy.Offerings
+	terms *ast.Term
+}
 
-// rowTerms are the candidates of in as terms. They are built once for a table, unless the
-// policy reads costs that policies before it have changed.
-func rowTerms(in *policy.ScoreInput, t *policy.Tree) *ast.Term {
+// rowTerms are the candidates of in as terms. Those of the last table are kept, as far as
+// the policy reads them; the costs that policies before it have changed are put in place
+// at each call.
+func (m *Module) rowTerms(in *policy.ScoreInput, t *policy.Tree) *ast.Term {
 	e := t.Elem()
 	if e == nil {
 		e = policy.Reads(nil).Tree()
 	}
-	chained := in.Chained() && (e.Child("cost") != nil || e.Child("bias") != nil)
-	base := in.Candidates.Memo(rowsKey{e.Key()}, func() any {
-		types := map[*policy.InstanceType]*ast.Term{}
-		rows := make([]*ast.Term, len(in.Candidates.Rows))
-		for i := range rows {
-			row := &in.Candidates.Rows[i]
-			rows[i] = ast.NewTerm(structObject(reflect.ValueOf(row).Elem(), e, func(name string, c *policy.Tree) *ast.Term {
-				switch name {
-				case "instanceType":
-					if row.InstanceType == nil {
-						return nil
-					}
-					x := types[row.InstanceType]
-					if x == nil {
-						x = term(reflect.ValueOf(row.InstanceType), c)
-						types[row.InstanceType] = x
-					}
-					return x
-				case "cost":
-					return intTerm(row.Offering.ListPrice)
-				case "bias":
-					return intTerm(0)
-				}
-				return nil
-			}))
-		}
-		return ast.ArrayTerm(rows...)
-	}).(*ast.Term)
-	if !chained {
+	kept := m.rows.Load()
+	if kept == nil || kept.of != in.Candidates {
+		kept = &rowTable{in.Candidates, buildRows(in.Candidates, e)}
+		m.rows.Store(kept)
+	}
+	base := kept.terms
+	if !in.Chained() || e.Child("cost") == nil && e.Child("bias") == nil {
 		return base
 	}
 	arr := base.Value.(*ast.Array)
@@ -200,6 +183,34 @@ func rowTerms(in *policy.ScoreInput, t *policy.Tree) *ast.Term {
 			pairs = append(pairs, [2]*ast.Term{k, v})
 		})
 		rows[i] = ast.ObjectTerm(pairs...)
+	}
+	return ast.ArrayTerm(rows...)
+}
+
+func buildRows(table *policy.Offerings, e *policy.Tree) *ast.Term {
+	types := map[*policy.InstanceType]*ast.Term{}
+	rows := make([]*ast.Term, len(table.Rows))
+	for i := range rows {
+		row := &table.Rows[i]
+		rows[i] = ast.NewTerm(structObject(reflect.ValueOf(row).Elem(), e, func(name string, c *policy.Tree) *ast.Term {
+			switch name {
+			case "instanceType":
+				if row.InstanceType == nil {
+					return nil
+				}
+				x := types[row.InstanceType]
+				if x == nil {
+					x = term(reflect.ValueOf(row.InstanceType), c)
+					types[row.InstanceType] = x
+				}
+				return x
+			case "cost":
+				return intTerm(row.Offering.ListPrice)
+			case "bias":
+				return intTerm(0)
+			}
+			return nil
+		}))
 	}
 	return ast.ArrayTerm(rows...)
 }

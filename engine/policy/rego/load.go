@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -63,6 +64,8 @@ type Module struct {
 	tree     *policy.Tree
 	query    rego.PreparedEvalQuery
 	values   cache.InterQueryValueCache
+
+	rows atomic.Pointer[rowTable]
 
 	mu    sync.Mutex
 	stuck int // evaluations that have not come back
