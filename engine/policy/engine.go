@@ -84,7 +84,39 @@ type Engine struct {
 	mu       sync.Mutex
 	lastGood map[string]goodAnswer
 	breakers map[string]*breaker
+	pools    map[string]poolScores
 }
+
+// poolScores are the cached scores of a NodePool. They hold its table of offerings, so
+// those of an older table are dropped when there is a new one.
+type poolScores struct {
+	table *Offerings
+	keys  []string
+}
+
+// putScores caches s under key.
+func (e *Engine) putScores(key string, s *Scores) {
+	e.mu.Lock()
+	ps := e.pools[s.Pool]
+	var old []string
+	if ps.table != s.Rows {
+		old, ps = ps.keys, poolScores{table: s.Rows}
+	}
+	ps.keys = append(ps.keys, key)
+	if n := len(ps.keys) - maxScoresPerPool; n > 0 {
+		old = append(old, ps.keys[:n]...)
+		ps.keys = slices.Clone(ps.keys[n:])
+	}
+	e.pools[s.Pool] = ps
+	e.mu.Unlock()
+	for _, k := range old {
+		e.scores.drop(k)
+	}
+	e.scores.put(key, s, 48*len(s.Cost)+96*len(s.Cover))
+}
+
+// maxScoresPerPool is how many results are kept for one table of a NodePool.
+const maxScoresPerPool = 8
 
 // set is an immutable state of all policies.
 type set struct {
@@ -114,6 +146,7 @@ func NewEngine(opts Options) *Engine {
 		scores:   newLRU[*Scores](opts.CacheBytes / 2),
 		lastGood: map[string]goodAnswer{},
 		breakers: map[string]*breaker{},
+		pools:    map[string]poolScores{},
 	}
 	e.ring.size = max(opts.Records, 0)
 	e.set.Store(&set{byHook: map[Hook][]*entry{}, question: &Tree{}})
@@ -379,6 +412,15 @@ func (c *lru[V]) get(k string) (V, bool) {
 	c.tick++
 	en.used = c.tick
 	return en.v, true
+}
+
+func (c *lru[V]) drop(k string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old, ok := c.m[k]; ok {
+		c.weight -= old.weight
+		delete(c.m, k)
+	}
 }
 
 func (c *lru[V]) put(k string, v V, weight int) {

@@ -85,7 +85,7 @@ func (e *Engine) Score(ctx context.Context, in *ScoreInput) (*Scores, error) {
 		return nil, err
 	}
 	if clean {
-		e.scores.put(key, out, 48*len(out.Cost)+96*len(out.Cover))
+		e.putScores(key, out)
 	}
 	e.record(e.scoreRecord(in, key, out), in)
 	return out, nil
