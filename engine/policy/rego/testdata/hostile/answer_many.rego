@@ -3,4 +3,4 @@
 # says: 
 package dovetail.score.hostile
 
-deny contains {"i": 0, "msg": sprintf("%d", [n])} if some n in numbers.range(1, 20000)
+deny contains {"i": 0, "msg": sprintf("%d", [n])} if some n in numbers.range(1, 90000)
