@@ -19,6 +19,16 @@ func (b bitset) any() bool {
 	return slices.ContainsFunc(b, func(w uint64) bool { return w != 0 })
 }
 
+// meets reports whether b and o have a member in common.
+func (b bitset) meets(o bitset) bool {
+	for i := range b {
+		if b[i]&o[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 func (b bitset) and(o bitset) {
 	for i := range b {
 		b[i] &= o[i]

@@ -41,9 +41,13 @@ type solver struct {
 	daemonAdds [][]int32
 	// exclusive are the ReadWriteOncePod volumes that a planned pod uses.
 	exclusive map[string]bool
-	nodes     []*node // existing nodes, then new ones
-	existing  int     // number of existing nodes
-	kinds     map[string]int32
+	// volumeUsed are the free PersistentVolumes that planned pods take, claimed those that
+	// claims of several pods have taken.
+	volumeUsed map[string]bool
+	claimed    map[string]string
+	nodes      []*node // existing nodes, then new ones
+	existing   int     // number of existing nodes
+	kinds      map[string]int32
 
 	shops   []*shop
 	columns []column
@@ -57,11 +61,12 @@ type solver struct {
 
 	// Of domains.go and buy.go.
 	open       []bool
-	tiers      map[string]bitset
+	sales      map[int32][]*sale // by profile
 	placesOf   map[string][]*place
 	sets       map[string]*columnSet
 	colDomains [][]int32
 	colKinds   []int32
+	byPrice    map[int32][]int32 // columns by profile, as openFor tries them
 	portGroup  map[string]int32
 	// startAnyway lets affinity groups start on a node that does not hold all of them.
 	startAnyway bool
@@ -84,10 +89,14 @@ type class struct {
 	// shared are volumes that several pods use: on one node they count once. req counts
 	// them all the same.
 	shared []snapshot.Volume
-	spread []spreadRule
-	near   []podRule
-	apart  []podRule
-	soft   []softRule
+	// ownNode is true if no two pods of the class may share a node.
+	ownNode bool
+	// takesFree is true if a pod takes PersistentVolumes that nobody has yet.
+	takesFree bool
+	spread    []spreadRule
+	near      []podRule
+	apart     []podRule
+	soft      []softRule
 	// nearAll is true if the class's own pods satisfy all its affinity terms, so that the
 	// first of them may go anywhere.
 	nearAll bool
@@ -237,7 +246,7 @@ func newSolver(ctx context.Context, snap *snapshot.Snapshot, opts Options) *solv
 	s := &solver{
 		ctx: ctx, snap: snap, opts: opts, dimOf: map[corev1.ResourceName]int{}, keyOf: map[string]int{},
 		kinds: map[string]int32{}, supply: map[string]int{}, blame: map[int32][]Reason{},
-		tiers: map[string]bitset{}, placesOf: map[string][]*place{}, sets: map[string]*columnSet{}, portGroup: map[string]int32{}, exclusive: map[string]bool{},
+		sales: map[int32][]*sale{}, placesOf: map[string][]*place{}, sets: map[string]*columnSet{}, portGroup: map[string]int32{}, byPrice: map[int32][]int32{}, exclusive: map[string]bool{}, volumeUsed: map[string]bool{}, claimed: map[string]string{},
 	}
 	s.countDemand()
 	s.chooseDims()
@@ -282,7 +291,9 @@ func (s *solver) chooseDims() {
 			}
 		}
 		for _, v := range s.snap.Classes[c].Volumes {
-			drivers[v.Driver] = true
+			if v.Driver != "" {
+				drivers[v.Driver] = true
+			}
 		}
 	}
 	for name := range names {
@@ -352,8 +363,10 @@ func (s *solver) compileClass(id int32, sc *snapshot.Class, profiles map[string]
 		c.req[i] = float64(sc.Requests[name])
 	}
 	for _, v := range sc.Volumes {
-		i, _ := slices.BinarySearch(s.drivers, v.Driver)
-		c.req[len(s.dims)+i]++
+		if i, ok := slices.BinarySearch(s.drivers, v.Driver); ok {
+			c.req[len(s.dims)+i]++
+		}
+		c.takesFree = c.takesFree || v.Free != nil
 		if v.Shared {
 			c.shared = append(c.shared, v)
 		}
@@ -412,6 +425,7 @@ func (s *solver) compileClass(id int32, sc *snapshot.Class, profiles map[string]
 	}
 	for _, t := range sc.Apart {
 		c.apart = append(c.apart, podRule{group: s.group(groups, apartGroup, t.Key, []int32{t.Selector}, -1), self: t.SelfMatch})
+		c.ownNode = c.ownNode || t.SelfMatch && t.Key == corev1.LabelHostname
 	}
 	if s.opts.Preferences != Ignore {
 		for _, t := range sc.SoftNear {
@@ -748,12 +762,14 @@ func (s *solver) countsNode(f *filter, n *node) bool {
 func (s *solver) compareSize(a, b *class) int {
 	constrained := func(c *class) int {
 		switch {
+		case c.ownNode:
+			return 0 // each takes a node for itself, and little of it
 		case len(c.near) > 0:
-			return 0
-		case len(c.spread)+len(c.apart) > 0:
 			return 1
+		case len(c.spread)+len(c.apart) > 0:
+			return 2
 		}
-		return 2
+		return 3
 	}
 	return cmp.Or(
 		-cmp.Compare(a.snap.Priority, b.snap.Priority),

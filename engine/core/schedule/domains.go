@@ -45,42 +45,73 @@ type tier struct {
 	id     string
 }
 
-// tierOf finds the pools of the highest weight, at most below, that can still sell a
-// node for a pod of c; preferences narrow the offerings as far as something is left. ok
+// sale is what the pools of one weight sell to a profile.
+type sale struct {
+	weight  int64
+	relaxed bool
+	cols    bitset
+	// allocs are the allocations among the columns that are open now.
+	allocs bitset
+	id     string
+}
+
+// tierOf finds the pools of the highest weight, below the given one, that can still sell
+// a node for a pod of c; preferences narrow the offerings as far as something is left. ok
 // is false if there is none.
 func (s *solver) tierOf(c *class, below int64) (tier, bool) {
-	for _, cols := range [...]bitset{c.profile.preferred, c.profile.cols} {
-		best, relaxed := int64(math.MinInt64), true
-		cols.each(func(k int) {
-			col := &s.columns[k]
-			w := int64(s.poolOf(col).Weight)
-			if w >= below || w < best || w == best && !relaxed && col.relaxed {
-				return
-			}
-			if s.open[k] && c.fits.has(int(col.allocID)) {
-				if w > best || relaxed && !col.relaxed {
-					best, relaxed = w, col.relaxed
-				}
-			}
-		})
-		if best == math.MinInt64 {
-			continue
+	for _, sale := range s.salesTo(c.profile) {
+		if sale.weight < below && sale.allocs.meets(c.fits) {
+			return tier{weight: int32(sale.weight), cols: sale.cols, id: sale.id}, true
 		}
-		id := fmt.Sprint(c.profile.id, "/", best, "/", relaxed, "/", &cols[0] == &c.profile.preferred[0])
-		set, ok := s.tiers[id]
-		if !ok {
-			set = newBits(len(s.columns))
-			cols.each(func(k int) {
-				col := &s.columns[k]
-				if int64(s.poolOf(col).Weight) == best && col.relaxed == relaxed {
-					set.set(k)
-				}
-			})
-			s.tiers[id] = set
-		}
-		return tier{weight: int32(best), cols: set, id: id}, true
 	}
 	return tier{}, false
+}
+
+// salesTo lists what a profile can buy: preferred columns before others, then by weight;
+// what keeps minValues before what relaxes them.
+func (s *solver) salesTo(p *profile) []*sale {
+	list, ok := s.sales[p.id]
+	if !ok {
+		for i, cols := range [...]bitset{p.preferred, p.cols} {
+			if i == 1 && sameBits(p.preferred, p.cols) {
+				break
+			}
+			byKind := map[[2]int64]*sale{}
+			cols.each(func(k int) {
+				col := &s.columns[k]
+				key := [2]int64{int64(s.poolOf(col).Weight), 0}
+				if col.relaxed {
+					key[1] = 1
+				}
+				if byKind[key] == nil {
+					byKind[key] = &sale{weight: key[0], relaxed: col.relaxed, cols: newBits(len(s.columns)), allocs: newBits(len(s.allocs)), id: fmt.Sprint(p.id, "/", i, key)}
+				}
+				byKind[key].cols.set(k)
+			})
+			part := make([]*sale, 0, len(byKind))
+			for _, sl := range byKind {
+				part = append(part, sl)
+			}
+			slices.SortFunc(part, func(a, b *sale) int {
+				return cmp.Or(-cmp.Compare(a.weight, b.weight), cmp.Compare(a.id, b.id))
+			})
+			list = append(list, part...)
+		}
+		s.sales[p.id] = list
+		s.refreshSales(list)
+	}
+	return list
+}
+
+func (s *solver) refreshSales(list []*sale) {
+	for _, sl := range list {
+		clear(sl.allocs)
+		sl.cols.each(func(k int) {
+			if s.open[k] {
+				sl.allocs.set(int(s.columns[k].allocID))
+			}
+		})
+	}
 }
 
 // refreshOpen notes which columns limits and supply still allow.
@@ -90,6 +121,9 @@ func (s *solver) refreshOpen() {
 	}
 	for k := range s.columns {
 		s.open[k] = s.limits[s.shops[s.columns[k].shop].pool] == nil && s.columns[k].supply == "" || s.roomFor(int32(k), 1) > 0
+	}
+	for _, list := range s.sales {
+		s.refreshSales(list)
 	}
 }
 

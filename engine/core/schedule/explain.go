@@ -145,7 +145,9 @@ func (s *solver) nearest(c *class, pool int) []OfferExplanation {
 		}
 		seen[key] = true
 		oe := OfferExplanation{Offer: o}
-		if !holds(s.columns[k].whole, c.req) {
+		if !daemonsFit(s.columns[k].whole) {
+			oe.Reasons = []Reason{{Code: DaemonsTooLarge, InstanceType: o.InstanceType}}
+		} else if !holds(s.columns[k].whole, c.req) {
 			oe.Reasons = s.diagnoseRoom(c, func(yield func([]float64) bool) { yield(s.columns[k].whole) })
 		} else if s.roomFor(k, 1) == 0 {
 			oe.Reasons = s.diagnoseLimits(s.snap.Pools[pool], pool, []int32{k})

@@ -131,11 +131,14 @@ func (s *solver) settle(n *node, menus map[string]*menu) {
 	}
 	n.choice = &choice{menu: m, planned: n.column, use: use}
 	for _, k := range m.columns {
-		if s.compareColumns(k, n.column) >= 0 {
+		if s.columns[k].price() > s.columns[n.column].price() {
 			break
 		}
-		if !m.plannable.has(int(k)) || !n.choice.allows(k) || !holds(s.columns[k].alloc, use) {
+		if !holds(s.columns[k].alloc, use) || !m.plannable.has(int(k)) || !n.choice.allows(k) {
 			continue
+		}
+		if s.compareColumns(k, n.column) >= 0 {
+			break
 		}
 		s.book(n.column, -1)
 		if s.roomFor(k, 1) > 0 {
@@ -171,9 +174,11 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 	key := fmt.Sprint(n.shop.index, ids, fixed, col.relaxed, "|", col.supply)
 	// The terms that the planned column satisfies may differ with the column.
 	var terms []requirements.Set
+	keep := append(s.besideOf(n.column), n.column)
 	for _, id := range ids {
+		common := s.commonTerm(profiles[int32(id)], keep)
 		for i, t := range profiles[int32(id)].class.Terms {
-			if s.columnMatches(col, []requirements.Set{t}) {
+			if common != nil && t.Equal(common) || common == nil && s.columnMatches(col, []requirements.Set{t}) {
 				if len(profiles[int32(id)].class.Terms) > 1 {
 					key += fmt.Sprint("/", id, ":", i)
 				}
@@ -215,6 +220,27 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 	return m
 }
 
+// besideOf are the columns of the types that minValues keep beside a column's own.
+func (s *solver) besideOf(k int32) []int32 {
+	c := &s.columns[k]
+	if c.beside == nil || c.relaxed {
+		return nil
+	}
+	_, of := s.columnType(c)
+	var out []int32
+	sh := s.shops[c.shop]
+	for i := sh.first; i < sh.last; i++ {
+		o := &s.columns[i]
+		if o.relaxed || o.supply != "" || !slices.Contains(c.beside, o.typ) {
+			continue
+		}
+		if _, oo := s.columnType(o); oo.Zone == of.Zone && oo.CapacityType == of.CapacityType {
+			out = append(out, int32(i))
+		}
+	}
+	return out
+}
+
 // allows reports whether a column may stand in for the planned one: it is no larger in
 // what the pool limits, since that was booked for the planned type, and not of a capacity
 // type that a launch would take instead although it is not cheaper. Launches take
@@ -229,7 +255,23 @@ func (c *choice) allows(k int32) bool {
 	if other.CapacityType != planned.CapacityType && planned.CapacityType == catalog.OnDemand && s.compareColumns(k, c.planned) > 0 {
 		return false
 	}
-	return s.samePoolLimits(k, c.planned)
+	return s.samePoolLimits(k, c.planned) && s.sameDaemons(&s.columns[k], &s.columns[c.planned])
+}
+
+// sameDaemons reports whether two columns run the same daemons, as far as constraints of
+// pods look at them.
+func (s *solver) sameDaemons(a, b *column) bool {
+	if a.daemons == b.daemons {
+		return true
+	}
+	for _, set := range [...][]int{s.daemons.sets[a.daemons], s.daemons.sets[b.daemons]} {
+		for _, d := range set {
+			if len(s.daemonAdds[d]) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // reserved reports whether a column is a unit of a capacity reservation.
@@ -243,7 +285,7 @@ func (c *choice) each(f func(k int32) bool) {
 	s := c.menu.s
 	for _, k := range c.menu.columns {
 		col := &s.columns[k]
-		if !c.allows(k) || !holds(col.whole, c.use) {
+		if !holds(col.whole, c.use) || !c.allows(k) {
 			continue
 		}
 		if !types[col.typ] {

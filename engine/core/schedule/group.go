@@ -1,6 +1,12 @@
 package schedule
 
-import "math"
+import (
+	"math"
+	"slices"
+
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
+	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+)
 
 // entry is the node's count of a hostname group; make adds one that is missing.
 func (n *node) entry(g int32, make bool) *groupCount {
@@ -317,7 +323,49 @@ func (s *solver) roomAllows(c *class, n *node) int32 {
 		}
 		most = 1
 	}
+	if c.takesFree {
+		if _, ok := s.freeVolumes(c, n); !ok {
+			return 0
+		}
+		most = 1
+	}
 	return most
+}
+
+// freeVolumes finds a volume for each claim of c that takes one nobody has, reachable
+// from n.
+func (s *solver) freeVolumes(c *class, n *node) (names []string, ok bool) {
+	for _, v := range c.snap.Volumes {
+		if v.Free == nil {
+			continue
+		}
+		found := ""
+		bound := s.claimed[v.ID]
+		for _, f := range v.Free {
+			if v.Shared && bound != "" { // by another pod that uses the claim
+				if f.Name == bound && s.reaches(f.Places, n) {
+					found = bound
+				}
+				continue
+			}
+			if found == "" && !s.volumeUsed[f.Name] && !slices.Contains(names, f.Name) && s.reaches(f.Places, n) {
+				found = f.Name
+			}
+		}
+		if found == "" {
+			return nil, false
+		}
+		names = append(names, found)
+	}
+	return names, true
+}
+
+// reaches reports whether a node is one of the places.
+func (s *solver) reaches(places []requirements.Set, n *node) bool {
+	if n.existing != nil {
+		return snapshot.MatchesNode(places, n.existing)
+	}
+	return s.columnMatches(&s.columns[n.column], places)
 }
 
 func (s *solver) attachedOf(c *class, n *node, driver string) int {
@@ -361,8 +409,21 @@ func (s *solver) put(c *class, n *node, k int32, booked bool) {
 	s.demand[c.id] -= int(k)
 }
 
-// take uses the room, ports and attachments of k pods.
+// take uses the room, ports and volumes of k pods.
 func (s *solver) take(c *class, n *node, k int32) {
+	if c.takesFree {
+		names, _ := s.freeVolumes(c, n)
+		i := 0
+		for _, v := range c.snap.Volumes {
+			if v.Free != nil && i < len(names) {
+				s.volumeUsed[names[i]] = true
+				if v.Shared {
+					s.claimed[v.ID] = names[i]
+				}
+				i++
+			}
+		}
+	}
 	for r, q := range c.req {
 		n.room[r] -= float64(k) * q
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
 
@@ -94,11 +95,15 @@ func (s *solver) keepChoice(sh *shop) {
 		c.allocID = shared[c.typ]
 		c.alloc, c.beside = s.allocs[c.allocID], choice
 		of := &types[c.typ].Offerings[c.offering]
+		beside := make([]int32, 0, len(choice))
+		for _, t := range choice {
+			if other, ok := at[spot{t, of.Zone, of.CapacityType}]; ok && s.sameDaemons(c, &s.columns[other]) {
+				beside = append(beside, int32(other))
+			}
+		}
 		for _, p := range s.profiles {
-			for _, t := range choice {
-				if other, ok := at[spot{t, of.Zone, of.CapacityType}]; !ok || !p.all.has(other) {
-					p.cols.clear(k)
-				}
+			if len(beside) < len(choice) || p.all.has(k) && s.commonTerm(p, beside) == nil {
+				p.cols.clear(k)
 			}
 		}
 	}
@@ -124,6 +129,21 @@ func (s *solver) keepChoice(sh *shop) {
 			}
 		}
 	}
+}
+
+// commonTerm is the first node affinity term of a profile that all the columns satisfy;
+// nil if there is none.
+func (s *solver) commonTerm(p *profile, columns []int32) requirements.Set {
+	for _, t := range p.class.Terms {
+		ok := true
+		for _, k := range columns {
+			ok = ok && p.all.has(int(k)) && s.columnMatches(&s.columns[k], []requirements.Set{t})
+		}
+		if ok {
+			return t
+		}
+	}
+	return nil
 }
 
 // choice adds types to t, those that shrink what all hold together the least, until

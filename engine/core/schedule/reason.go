@@ -33,6 +33,9 @@ const (
 	NotEnough Code = "InsufficientResource"
 	// NotTogether: every resource would do by itself, but none has all of them.
 	NotTogether Code = "InsufficientResources"
+	// DaemonsTooLarge: the DaemonSets that run on every type that would do need more than
+	// the type has.
+	DaemonsTooLarge Code = "DaemonSetsTooLarge"
 	// AttachLimit: the pod attaches Want volumes of CSI driver Key; a node takes Have.
 	AttachLimit Code = "VolumeAttachLimit"
 	// PortTaken: host port Key is taken on every node, by Have.
@@ -114,6 +117,8 @@ func (r Reason) String() string {
 		}
 	case NotTogether:
 		fmt.Fprintf(&b, "no single choice has all of %s", r.Want)
+	case DaemonsTooLarge:
+		b.WriteString("DaemonSets alone need more than the instance type has")
 	case AttachLimit:
 		fmt.Fprintf(&b, "driver %s: wants %s volumes attached, a node takes %s", r.Key, r.Want, r.Have)
 	case PortTaken:

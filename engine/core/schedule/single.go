@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -31,33 +32,12 @@ func (s *solver) serveSingly() {
 // first, and places what it can there. It reports whether a pod was placed.
 func (s *solver) openFor(c *class) bool {
 	s.refreshOpen()
-	var list []int32
-	c.profile.cols.each(func(k int) {
-		if s.open[k] && c.fits.has(int(s.columns[k].allocID)) {
-			list = append(list, int32(k))
-		}
-	})
-	slices.SortFunc(list, func(a, b int32) int {
-		x, y := &s.columns[a], &s.columns[b]
-		if wx, wy := s.poolOf(x).Weight, s.poolOf(y).Weight; wx != wy {
-			return int(wy - wx)
-		}
-		if x.relaxed != y.relaxed {
-			if y.relaxed {
-				return -1
-			}
-			return 1
-		}
-		if px, py := c.profile.preferred.has(int(a)), c.profile.preferred.has(int(b)); px != py {
-			if px {
-				return -1
-			}
-			return 1
-		}
-		return s.compareColumns(a, b)
-	})
+	list := s.columnsByPrice(c.profile)
 	refused := map[string]bool{}
 	for _, k := range list {
+		if !s.open[k] || !c.fits.has(int(s.columns[k].allocID)) {
+			continue
+		}
 		probe := &node{column: k, kind: s.columnKind(k), room: s.columns[k].alloc, domains: make([]int32, len(s.keys))}
 		for i := range s.keys {
 			probe.domains[i] = s.columnDomain(int32(i), k)
@@ -88,4 +68,34 @@ func (s *solver) openFor(c *class) bool {
 		}
 	}
 	return false
+}
+
+// columnsByPrice are the columns that accept a profile: pools of the highest weight
+// first, then preferred columns, then cheap ones.
+func (s *solver) columnsByPrice(p *profile) []int32 {
+	if list, ok := s.byPrice[p.id]; ok {
+		return list
+	}
+	var list []int32
+	p.cols.each(func(k int) { list = append(list, int32(k)) })
+	slices.SortFunc(list, func(a, b int32) int {
+		x, y := &s.columns[a], &s.columns[b]
+		later := func(k int32) int {
+			n := 0
+			if s.columns[k].relaxed {
+				n += 2
+			}
+			if !p.preferred.has(int(k)) {
+				n++
+			}
+			return n
+		}
+		return cmp.Or(
+			-cmp.Compare(s.poolOf(x).Weight, s.poolOf(y).Weight),
+			cmp.Compare(later(a), later(b)),
+			s.compareColumns(a, b),
+		)
+	})
+	s.byPrice[p.id] = list
+	return list
 }

@@ -156,6 +156,15 @@ type Volume struct {
 	Shared bool
 	// Unbound volumes do not exist yet: the first pod that uses one fixes its zone.
 	Unbound bool
+	// Free are the existing volumes of which a claim that is bound to none takes one, in
+	// the order it tries them. Driver is empty then.
+	Free []FreeVolume
+}
+
+// FreeVolume is a PersistentVolume that no claim has, and the nodes that reach it.
+type FreeVolume struct {
+	Name   string
+	Places []requirements.Set
 }
 
 // Daemon is a DaemonSet: what each of its pods adds to a node.

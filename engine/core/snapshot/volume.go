@@ -115,7 +115,7 @@ func (v *volumeSource) of(pod *corev1.Pod) (vols *podVolumes, claim, problem str
 			vols.places = append(vols.places, r.places)
 		}
 		vols.key += r.key
-		if r.volume.Driver == "" {
+		if r.volume.Driver == "" && r.volume.Free == nil && !r.volume.Exclusive {
 			continue
 		}
 		if r.volume.Exclusive && pod.Spec.NodeName == "" && v.users[key] > 1 {
@@ -142,6 +142,9 @@ func (v *volumeSource) resolve(key PodKey, vol *corev1.Volume) *claimPlace {
 		for _, k := range p.Keys() {
 			b.WriteString(p[k].String() + ";")
 		}
+	}
+	for _, f := range r.volume.Free {
+		b.WriteString("," + f.Name)
 	}
 	b.WriteString("@" + r.volume.Driver)
 	if r.volume.Shared {
@@ -208,22 +211,21 @@ func (v *volumeSource) place(key PodKey, vol *corev1.Volume) *claimPlace {
 	}
 	if class.Provisioner == "kubernetes.io/no-provisioner" {
 		r.volume.Driver = ""
-		for i, pv := range v.free[name] {
-			if pv == nil {
-				continue
-			}
-			want := spec.Resources.Requests[corev1.ResourceStorage]
+		want := spec.Resources.Requests[corev1.ResourceStorage]
+		for _, pv := range v.free[name] {
 			have := pv.Spec.Capacity[corev1.ResourceStorage]
 			if have.Cmp(want) < 0 || !containsAll(pv.Spec.AccessModes, spec.AccessModes) {
 				continue
 			}
-			// Each claim takes a volume of its own, the first that is large enough.
 			places, problem := volumePlaces(pv)
-			if problem == "" {
-				v.free[name][i] = nil
-				r.places = places
-				return r
+			if problem != "" {
+				continue
 			}
+			if places == nil {
+				places = []requirements.Set{{}}
+			}
+			r.places = append(r.places, places...)
+			r.volume.Free = append(r.volume.Free, FreeVolume{Name: pv.Name, Places: places})
 		}
 		if len(r.places) == 0 {
 			r.err = fmt.Sprintf("no free PersistentVolume of StorageClass %q is large enough", name)
@@ -244,38 +246,42 @@ func (v *volumeSource) place(key PodKey, vol *corev1.Volume) *claimPlace {
 	return r
 }
 
-// volumePlaces are the nodes that reach pv, as alternatives; nil means all.
+// volumePlaces are the nodes that reach pv, as alternatives; nil means all. A zone label
+// on the volume holds for nodes with zone or region labels only.
 func volumePlaces(pv *corev1.PersistentVolume) ([]requirements.Set, string) {
-	var zones requirements.Set
+	var zones []requirements.Set
+	labelled := requirements.Set{}
 	for key, value := range pv.Labels {
 		switch requirements.NormalizeKey(key) {
 		case corev1.LabelTopologyZone, corev1.LabelTopologyRegion:
-			if zones == nil {
-				zones = requirements.Set{}
-			}
-			zones.Add(requirements.In(key, strings.Split(value, "__")...))
+			labelled.Add(requirements.In(key, strings.Split(value, "__")...))
 		}
+	}
+	if len(labelled) > 0 {
+		zones = []requirements.Set{labelled, requirements.NewSet(requirements.DoesNotExist(corev1.LabelTopologyZone), requirements.DoesNotExist(corev1.LabelTopologyRegion))}
+	}
+	a := pv.Spec.NodeAffinity
+	if a == nil || a.Required == nil {
+		return zones, ""
 	}
 	var places []requirements.Set
-	if a := pv.Spec.NodeAffinity; a != nil && a.Required != nil {
-		for i, t := range a.Required.NodeSelectorTerms {
-			set, err := requirements.FromNodeSelectorTerm(t)
-			if errors.Is(err, requirements.ErrEmptyTerm) {
-				continue
-			}
-			if err != nil {
-				return nil, fmt.Sprintf("volume %s: nodeAffinity.required[%d]: %v", pv.Name, i, err)
-			}
-			set.AddSet(zones)
-			places = append(places, set)
+	for i, t := range a.Required.NodeSelectorTerms {
+		set, err := requirements.FromNodeSelectorTerm(t)
+		if errors.Is(err, requirements.ErrEmptyTerm) {
+			continue
 		}
-		if len(places) == 0 {
-			return nil, fmt.Sprintf("volume %s: nodeAffinity matches no node", pv.Name)
+		if err != nil {
+			return nil, fmt.Sprintf("volume %s: nodeAffinity.required[%d]: %v", pv.Name, i, err)
 		}
-		return places, ""
+		places = append(places, set)
+	}
+	if len(places) == 0 {
+		return nil, fmt.Sprintf("volume %s: nodeAffinity matches no node", pv.Name)
 	}
 	if zones != nil {
-		places = []requirements.Set{zones}
+		if places = cross(places, [][]requirements.Set{zones}); len(places) == 0 {
+			return nil, fmt.Sprintf("volume %s: nodeAffinity and labels contradict each other", pv.Name)
+		}
 	}
 	return places, ""
 }

@@ -150,15 +150,7 @@ func (s *solver) take(k int32, n int) {
 
 // resize moves every node to the cheapest column that holds what is on it.
 func (s *solver) resize(nodes []Node) {
-	if len(s.byPrice) == 0 {
-		s.byPrice = make([]int32, len(s.p.Columns))
-		for k := range s.byPrice {
-			s.byPrice[k] = int32(k)
-		}
-		slices.SortStableFunc(s.byPrice, func(a, b int32) int {
-			return cmp.Compare(s.p.Columns[a].Price, s.p.Columns[b].Price)
-		})
-	}
+	s.sortByPrice()
 	use := make([]float64, s.p.Dims)
 	for i := range nodes {
 		n := &nodes[i]
@@ -183,6 +175,20 @@ func (s *solver) resize(nodes []Node) {
 			s.take(n.Column, 1)
 		}
 	}
+}
+
+// sortByPrice makes byPrice.
+func (s *solver) sortByPrice() {
+	if len(s.byPrice) > 0 {
+		return
+	}
+	s.byPrice = make([]int32, len(s.p.Columns))
+	for k := range s.byPrice {
+		s.byPrice[k] = int32(k)
+	}
+	slices.SortStableFunc(s.byPrice, func(a, b int32) int {
+		return cmp.Compare(s.p.Columns[a].Price, s.p.Columns[b].Price)
+	})
 }
 
 func (s *solver) carries(k int32, items []Count, use []float64) bool {

@@ -161,6 +161,9 @@ func Solve(p *Problem, opts Options) Result {
 	res.Left = left
 	if s.total(nodes) > res.Bound*(1+nearBound) {
 		nodes = s.improve(nodes, opts.Improve)
+		if opts.Improve > 0 {
+			nodes = s.dissolve(nodes)
+		}
 	}
 	res.Nodes = nodes
 	return res
@@ -277,7 +280,7 @@ func (s *solver) cover(nodes []Node, p pace) []Node {
 	last := s.left
 	for s.left > 0 {
 		if float64(s.left) < p.keep*float64(last) {
-			s.revalue(s.rem, s.reviseSteps())
+			s.revalue(s.rem, s.reviseSteps(len(s.ruled) > 0))
 			s.listItems()
 			last = s.left
 		}
@@ -334,9 +337,14 @@ const (
 // are needed beyond those that are forced. Where the best column is smaller than that
 // anyway, it is taken. Items that are larger than such a node come first.
 func (s *solver) bestPattern() (best []Count, k int32) {
-	force, budget := s.forced()
+	force, budget, last := s.forced()
 	if force < 0 {
 		return s.bestOf(-1, -1, 0)
+	}
+	if last {
+		if best, k = s.holdingAll(force, budget); k >= 0 {
+			return best, k
+		}
 	}
 	if s.natural == 0 {
 		best, k = s.bestOf(force, -1, 0)
@@ -357,6 +365,27 @@ func (s *solver) bestPattern() (best []Count, k int32) {
 		}
 	}
 	return s.bestOf(force, -1, budget)
+}
+
+// holdingAll finds the cheapest column that holds everything which can share a node with
+// force, all of it worth value; k is negative if there is none.
+func (s *solver) holdingAll(force int32, value float64) (best []Count, k int32) {
+	s.sortByPrice()
+	tried := 0
+	for _, k := range s.byPrice {
+		price := s.p.Columns[k].Price
+		if price < 0.9*value || !s.usable[k] || !s.holds(k, force) {
+			continue
+		}
+		if price > 2*value || tried == maxTried {
+			break
+		}
+		tried++
+		if s.fill(k, force, -1, 0) >= value*(1-1e-9) {
+			return s.pattern(nil), k
+		}
+	}
+	return nil, -1
 }
 
 // largest finds the item of most value, more than least, that can share a node with
@@ -423,8 +452,8 @@ func suits(price, budget float64) float64 {
 
 // forced finds the rule that forces the most nodes, an item under it, and the value that
 // each of these nodes has to take if everything that can lie on them is spread over them.
-// The item is -1 if there is none.
-func (s *solver) forced() (item int32, budget float64) {
+// The item is -1 if there is none. last is true if one node is left to take it all.
+func (s *solver) forced() (item int32, budget float64, last bool) {
 	clear(s.need)
 	list := s.ruled
 	if s.scope != nil {
@@ -444,7 +473,7 @@ func (s *solver) forced() (item int32, budget float64) {
 		}
 	}
 	if most == 0 {
-		return -1, 0
+		return -1, 0, false
 	}
 	owns := func(i int32) bool { return slices.Contains(s.p.Items[i].Own, rule) }
 	item = -1
@@ -467,7 +496,8 @@ func (s *solver) forced() (item int32, budget float64) {
 			}
 		}
 	}
-	return item, value / math.Ceil(float64(nodes)/float64(rule.Max))
+	n := math.Ceil(float64(nodes) / float64(rule.Max))
+	return item, value / n, n == 1
 }
 
 // meets is the set of items that fit some column which i fits.

@@ -1,10 +1,10 @@
 package pack
 
 import (
-	"fmt"
+	"cmp"
+	"encoding/binary"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/dovetail-sh/dovetail/engine/core/schedule/internal/relax"
 )
@@ -42,6 +42,7 @@ func newValue(p *Problem) value {
 	}
 	kinds := map[string]int32{}
 	seen := make([]int32, len(v.rel.Price))
+	var key []byte
 	for i := range p.Items {
 		var fits []int32
 		for _, k := range p.Fits[i] {
@@ -51,12 +52,17 @@ func newValue(p *Problem) value {
 			}
 		}
 		slices.Sort(fits)
-		var key strings.Builder
-		fmt.Fprint(&key, p.Items[i].Req, fits)
-		id, ok := kinds[key.String()]
+		key = key[:0]
+		for _, q := range p.Items[i].Req {
+			key = binary.LittleEndian.AppendUint64(key, math.Float64bits(q))
+		}
+		for _, f := range fits {
+			key = binary.LittleEndian.AppendUint32(key, uint32(f))
+		}
+		id, ok := kinds[string(key)]
 		if !ok {
 			id = int32(len(v.rel.Fits))
-			kinds[key.String()] = id
+			kinds[string(key)] = id
 			v.rel.Fits = append(v.rel.Fits, fits)
 			v.rel.Req = append(v.rel.Req, p.Items[i].Req...)
 			v.rel.Count = append(v.rel.Count, 0)
@@ -65,6 +71,13 @@ func newValue(p *Problem) value {
 		v.kind[i] = id
 		v.rel.Count[id] += float64(p.Items[i].Count)
 		v.members[id] = append(v.members[id], int32(i))
+	}
+	// Items with rules of their own come first wherever they are allowed: later on they
+	// may not be.
+	for _, list := range v.members {
+		slices.SortStableFunc(list, func(a, b int32) int {
+			return -cmp.Compare(len(p.Items[a].Own), len(p.Items[b].Own))
+		})
 	}
 	for a := range v.weight {
 		v.weight[a] = make([]float64, len(v.members))
@@ -110,7 +123,10 @@ func (v *value) set(kind int32, w float64) {
 }
 
 // reviseSteps is the number of dual steps after a part of the demand is met.
-func (v *value) reviseSteps() int {
+func (v *value) reviseSteps(ruled bool) int {
+	if ruled {
+		return 4 // the rules decide more than the values do
+	}
 	work := 1
 	for _, f := range v.rel.Fits {
 		work += len(f) * v.rel.Dims
