@@ -49,6 +49,9 @@ func (s *solver) bound() catalog.Price {
 		c := &s.columns[i]
 		regular = regular && c.bias == 0 && c.supply == "" && !c.relaxed
 	}
+	for _, c := range s.classes {
+		regular = regular && (c == nil || len(c.shared) == 0)
+	}
 	for _, p := range s.profiles {
 		regular = regular && sameBits(p.all, p.preferred)
 	}
@@ -77,15 +80,21 @@ func (s *solver) ownBound(onNew []int) catalog.Price {
 			continue
 		}
 		c := s.classes[id]
+		req := slices.Clone(c.req)
+		for _, v := range c.shared { // attached once, however many pods use it
+			if d, ok := slices.BinarySearch(s.drivers, v.Driver); ok {
+				req[len(s.dims)+d]--
+			}
+		}
 		var b strings.Builder
-		fmt.Fprint(&b, c.req)
+		fmt.Fprint(&b, req)
 		k := key{c.profile.id, b.String()}
 		i, ok := items[k]
 		if !ok {
 			i = len(p.Count)
 			items[k] = i
 			p.Count = append(p.Count, 0)
-			p.Req = append(p.Req, c.req...)
+			p.Req = append(p.Req, req...)
 			profiles = append(profiles, c.profile)
 		}
 		p.Count[i] += float64(n)
@@ -183,4 +192,4 @@ func (s *solver) regularCost(c *column) float64 {
 	return least
 }
 
-func sameBits(a, b bitset) bool { return &a[0] == &b[0] || slices.Equal(a, b) }
+func sameBits(a, b bitset) bool { return slices.Equal(a, b) }

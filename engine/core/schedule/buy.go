@@ -293,6 +293,22 @@ func (s *solver) packLots(lots []*lot) {
 	for _, l := range lots {
 		s.unbook(l, l.n)
 	}
+	s.dropEmpty()
+}
+
+// dropEmpty gives back the new nodes that took no pod.
+func (s *solver) dropEmpty() {
+	for _, n := range s.nodes[s.existing:] {
+		if len(n.pods) == 0 && !n.dropped {
+			s.drop(n)
+		}
+	}
+}
+
+// drop gives a new node back: it takes no pod any more and does not count in the plan.
+func (s *solver) drop(n *node) {
+	s.book(n.column, -1)
+	n.dropped, n.room = true, make([]float64, s.D)
 }
 
 // deliver puts k units of a lot on a node. What the node does not take after all keeps

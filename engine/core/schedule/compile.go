@@ -189,7 +189,9 @@ type group struct {
 	// of hostname groups are kept in the nodes.
 	counts, guards []int32
 	total          int
-	id             int32
+	// elsewhere counts pods of a joint group on nodes without the label.
+	elsewhere int32
+	id        int32
 	// built is true once a spread group knows its domains: present is the number of
 	// counted nodes per domain. Of a hostname group, domains is the number of counted
 	// nodes, hist[c] that of those with c pods, and least the smallest such c.

@@ -386,7 +386,7 @@ func (s *solver) bookable(c *class, p *place, extra map[int32][]int32) (int32, b
 	}
 	for _, g := range c.joint {
 		gr := s.groups[g]
-		if d := domain(g); gr.total > 0 && d >= 0 && at(gr.counts, d) == 0 {
+		if !gr.joins(domain(g)) {
 			return g, false
 		}
 	}

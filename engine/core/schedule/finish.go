@@ -105,9 +105,6 @@ func (s *solver) settleNodes(menus map[string]*menu) []*node {
 	var out []*node
 	for _, n := range s.nodes[s.existing:] {
 		if len(n.pods) == 0 {
-			if !n.dropped {
-				s.book(n.column, -1)
-			}
 			continue
 		}
 		s.settle(n, menus)
@@ -139,6 +136,9 @@ func (s *solver) settle(n *node, menus map[string]*menu) {
 		}
 		if s.compareColumns(k, n.column) >= 0 {
 			break
+		}
+		if slices.ContainsFunc(s.besideOf(k), func(o int32) bool { return !slices.Contains(m.columns, o) }) {
+			continue
 		}
 		s.book(n.column, -1)
 		if s.roomFor(k, 1) > 0 {

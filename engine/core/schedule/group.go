@@ -39,7 +39,18 @@ func (s *solver) countPod(n *node, g, k int32) {
 	}
 	if d := n.domains[gr.key]; d >= 0 {
 		gr.add(d, k)
+	} else if gr.kind == jointGroup {
+		gr.elsewhere += k
 	}
+}
+
+// joins reports whether a pod that shares an unbound volume may be in domain d: where
+// the others are, or anywhere if it is the first.
+func (gr *group) joins(d int32) bool {
+	if d < 0 {
+		return gr.total == 0
+	}
+	return gr.elsewhere == 0 && (gr.total == 0 || at(gr.counts, d) > 0)
 }
 
 // add counts k pods in domain d of a group that is not about hostnames.
@@ -209,7 +220,7 @@ func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
 	}
 	for _, g := range c.joint {
 		gr := s.groups[g]
-		if d := n.domains[gr.key]; gr.total > 0 && d >= 0 && at(gr.counts, d) == 0 {
+		if !gr.joins(n.domains[gr.key]) {
 			return g, false
 		}
 	}
@@ -339,7 +350,7 @@ func (s *solver) freeVolumes(c *class, n *node) (names []string, ok bool) {
 		if v.Free == nil {
 			continue
 		}
-		found := ""
+		found, made := "", v.Made != nil && s.reaches(v.Made, n)
 		bound := s.claimed[v.ID]
 		for _, f := range v.Free {
 			if v.Shared && bound != "" { // by another pod that uses the claim
@@ -352,7 +363,7 @@ func (s *solver) freeVolumes(c *class, n *node) (names []string, ok bool) {
 				found = f.Name
 			}
 		}
-		if found == "" {
+		if found == "" && !made {
 			return nil, false
 		}
 		names = append(names, found)
@@ -380,7 +391,7 @@ func (s *solver) attachedOf(c *class, n *node, driver string) int {
 
 // admits is how many pods of a class n takes now by all rules but those of placeAllowed.
 func (s *solver) admits(c *class, n *node) int32 {
-	if !s.accepts(c.profile, n) {
+	if !s.accepts(c.profile, n) || n.column >= 0 && s.mustChoose(int(n.column), c.zonal) {
 		return 0
 	}
 	most := s.roomAllows(c, n)
@@ -416,6 +427,10 @@ func (s *solver) take(c *class, n *node, k int32) {
 		i := 0
 		for _, v := range c.snap.Volumes {
 			if v.Free != nil && i < len(names) {
+				if names[i] == "" {
+					i++
+					continue // the claim gets a volume made for it
+				}
 				s.volumeUsed[names[i]] = true
 				if v.Shared {
 					s.claimed[v.ID] = names[i]

@@ -211,6 +211,9 @@ func (s *solver) diagnose(c *class) []Reason {
 	if s.existing > 0 {
 		out = append(out, s.diagnoseNodes(c)...)
 	}
+	if len(out) == 0 {
+		out = append(out, Reason{Code: NotReached})
+	}
 	return dedupe(out)
 }
 

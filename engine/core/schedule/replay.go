@@ -31,12 +31,14 @@ func (s *solver) saveCounts() {
 
 // replay binds the planned pods one after the other, as kube-scheduler would, and checks
 // its rules about other pods at each step; a pod that has to wait is tried again after
-// the others. It returns the order that works. Pods that never pass lose their place.
-func (s *solver) replay() []placement {
+// the others. The order that works becomes that of the plan. Pods that never pass lose
+// their place.
+func (s *solver) replay() {
 	for i, g := range s.groups {
 		if i < len(s.initial) {
 			g.counts, g.guards, g.total = slices.Clone(s.initial[i].counts), slices.Clone(s.initial[i].guards), s.initial[i].total
 		}
+		g.elsewhere = 0
 		g.built, g.present, g.hist, g.domains, g.least = false, nil, nil, 0, 0
 	}
 	for _, n := range s.nodes {
@@ -71,7 +73,7 @@ func (s *solver) replay() []placement {
 		s.evict(s.classes[p.class], s.nodes[p.node], p.n)
 	}
 	s.placed = order
-	return order
+	s.dropEmpty()
 }
 
 func total(list []placement) int {

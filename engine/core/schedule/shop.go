@@ -152,10 +152,8 @@ func (s *solver) openLabels(p *snapshot.Pool) []map[string]string {
 		}
 		if !onTypes && p.Requirements.Has(key) {
 			if want.Complement() {
-				for _, v := range s.mentioned(key) {
-					if want.Has(v) {
-						values[v] = true
-					}
+				for _, v := range s.mentioned(want) {
+					values[v] = true
 				}
 				if v := someValue(want); len(values) == 0 && v != "" {
 					values[v] = true
@@ -187,14 +185,24 @@ func (s *solver) openLabels(p *snapshot.Pool) []map[string]string {
 	return choices
 }
 
-// mentioned are the values that pods name for a label.
-func (s *solver) mentioned(key string) []string {
+// mentioned are values that pods ask of a label, one at least for each way of asking, as
+// far as want allows them.
+func (s *solver) mentioned(want requirements.Requirement) []string {
 	values := map[string]bool{}
 	look := func(set requirements.Set) {
-		if r, ok := set[key]; ok && !r.Complement() {
-			for _, v := range r.Values() {
+		r, ok := set[want.Key()]
+		if !ok {
+			return
+		}
+		both := want.Intersect(r)
+		if both.Complement() {
+			if v := someValue(both); v != "" {
 				values[v] = true
 			}
+			return
+		}
+		for _, v := range both.Values() {
+			values[v] = true
 		}
 	}
 	for _, p := range s.profiles {

@@ -57,9 +57,7 @@ func (s *solver) openFor(c *class) bool {
 				if s.placeOn(c, []*node{s.newNode(k)}) {
 					return true
 				}
-				s.book(k, -1) // its daemons are in the way
-				bought := s.nodes[len(s.nodes)-1]
-				bought.dropped, bought.room = true, make([]float64, s.D)
+				s.drop(s.nodes[len(s.nodes)-1]) // its daemons are in the way
 			}
 		}
 		refused[place] = true

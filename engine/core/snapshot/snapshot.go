@@ -157,8 +157,10 @@ type Volume struct {
 	// Unbound volumes do not exist yet: the first pod that uses one fixes its zone.
 	Unbound bool
 	// Free are the existing volumes of which a claim that is bound to none takes one, in
-	// the order it tries them. Driver is empty then.
+	// the order it tries them. Made are the nodes for which one is made if none of Free
+	// can be reached; nil means none is made.
 	Free []FreeVolume
+	Made []requirements.Set
 }
 
 // FreeVolume is a PersistentVolume that no claim has, and the nodes that reach it.

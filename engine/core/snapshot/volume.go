@@ -209,28 +209,9 @@ func (v *volumeSource) place(key PodKey, vol *corev1.Volume) *claimPlace {
 		r.places = []requirements.Set{requirements.NewSet(requirements.In(requirements.FieldName, node))}
 		return r
 	}
-	if class.Provisioner == "kubernetes.io/no-provisioner" {
+	static := class.Provisioner == "kubernetes.io/no-provisioner"
+	if static {
 		r.volume.Driver = ""
-		want := spec.Resources.Requests[corev1.ResourceStorage]
-		for _, pv := range v.free[name] {
-			have := pv.Spec.Capacity[corev1.ResourceStorage]
-			if have.Cmp(want) < 0 || !containsAll(pv.Spec.AccessModes, spec.AccessModes) {
-				continue
-			}
-			places, problem := volumePlaces(pv)
-			if problem != "" {
-				continue
-			}
-			if places == nil {
-				places = []requirements.Set{{}}
-			}
-			r.places = append(r.places, places...)
-			r.volume.Free = append(r.volume.Free, FreeVolume{Name: pv.Name, Places: places})
-		}
-		if len(r.places) == 0 {
-			r.err = fmt.Sprintf("no free PersistentVolume of StorageClass %q is large enough", name)
-		}
-		return r
 	}
 	for i, t := range class.AllowedTopologies {
 		set := requirements.Set{}
@@ -243,7 +224,35 @@ func (v *volumeSource) place(key PodKey, vol *corev1.Volume) *claimPlace {
 		}
 		r.places = append(r.places, set)
 	}
+	if !static && r.places == nil {
+		return r // made wherever the pod goes
+	}
+	r.volume.Made = r.places
+	v.takeFree(r, name, &spec)
+	if len(r.places) == 0 {
+		r.err = fmt.Sprintf("no free PersistentVolume of StorageClass %q is large enough", name)
+	}
 	return r
+}
+
+// takeFree adds the existing volumes of a class that a claim may take, and their places.
+func (v *volumeSource) takeFree(r *claimPlace, class string, spec *corev1.PersistentVolumeClaimSpec) {
+	want := spec.Resources.Requests[corev1.ResourceStorage]
+	for _, pv := range v.free[class] {
+		have := pv.Spec.Capacity[corev1.ResourceStorage]
+		if have.Cmp(want) < 0 || !containsAll(pv.Spec.AccessModes, spec.AccessModes) {
+			continue
+		}
+		places, problem := volumePlaces(pv)
+		if problem != "" {
+			continue
+		}
+		if places == nil {
+			places = []requirements.Set{{}}
+		}
+		r.places = append(slices.Clip(r.places), places...)
+		r.volume.Free = append(r.volume.Free, FreeVolume{Name: pv.Name, Places: places})
+	}
 }
 
 // volumePlaces are the nodes that reach pv, as alternatives; nil means all. A zone label

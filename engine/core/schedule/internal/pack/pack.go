@@ -246,7 +246,7 @@ type pace struct{ keep, part float64 }
 
 // paces are tried one after the other, since which one does best is chance; a good result
 // ends it.
-var paces = [...]pace{{0.9, 0.3}, {0.95, 0.1}, {0.9, 0.05}}
+var paces = [...]pace{{0.9, 0.3}, {0.9, 0.05}}
 
 // bestCover covers the demand at several paces, or just one, and returns the cheapest set
 // of nodes, the nodes of all sets, and what is left over.
