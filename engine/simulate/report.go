@@ -32,6 +32,8 @@ type Report struct {
 	// Pools are the NodePools, in the order they are used.
 	Pools    []Pool         `json:"pools"`
 	Problems []load.Problem `json:"problems"`
+	// Policies say what policies made of the plan; nil without policies.
+	Policies *PolicyReport `json:"policies,omitempty"`
 }
 
 // Cost is what the new nodes cost. Existing nodes are paid for already and not counted.
@@ -208,9 +210,20 @@ func round6(f float64) float64 { return math.Round(f*1e6) / 1e6 }
 func reasons(in []schedule.Reason) []Reason {
 	out := make([]Reason, len(in))
 	for i, r := range in {
-		out[i] = Reason{Reason: r, Text: r.String()}
+		out[i] = Reason{Reason: r, Text: text(r)}
 	}
 	return out
+}
+
+// text is r in words.
+func text(r schedule.Reason) string {
+	switch r.Code {
+	case PolicyDenied:
+		return fmt.Sprintf("NodePool %s: policy %s denies %s: %s", r.Pool, r.Key, r.InstanceType, r.Have)
+	case PolicyDeferred:
+		return fmt.Sprintf("NodePool %s: policy %s defers %s for %s: %s", r.Pool, r.Key, r.InstanceType, r.Want, r.Have)
+	}
+	return r.String()
 }
 
 func newNode(n *schedule.NewNode, alternatives bool) Node {
@@ -234,9 +247,9 @@ func newNode(n *schedule.NewNode, alternatives bool) Node {
 		if room == 0 && pods == 0 && daemons == 0 {
 			continue
 		}
-		use := Use{Pods: text(name, pods), Allocatable: text(name, room), Percent: percent(pods+daemons, room)}
+		use := Use{Pods: quantity(name, pods), Allocatable: quantity(name, room), Percent: percent(pods+daemons, room)}
 		if daemons != 0 {
-			use.Daemons = text(name, daemons)
+			use.Daemons = quantity(name, daemons)
 		}
 		out.Utilisation[string(name)] = use
 	}
@@ -248,7 +261,7 @@ func newOffer(o schedule.Offer) Offer {
 		Price: o.Cost.Dollars(), Bias: o.Bias.Dollars()}
 }
 
-func text(name corev1.ResourceName, v int64) string {
+func quantity(name corev1.ResourceName, v int64) string {
 	q := resources.Quantity(name, v)
 	return q.String()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
 )
 
@@ -31,6 +32,8 @@ type Options struct {
 	Problems []load.Problem
 	// Alternatives asks for those of every new node in the report.
 	Alternatives bool
+	// Policies are asked about NodePools, costs and the plan. The zero value asks none.
+	Policies Policies
 	// Progress is told what begins, if it is not nil.
 	Progress func(stage string)
 }
@@ -40,10 +43,13 @@ type Outcome struct {
 	Snapshot *snapshot.Snapshot
 	Plan     schedule.Plan
 	Report   Report
+	// Costs are what policies made of the prices; nil without policies.
+	Costs *policy.Costs
 }
 
 // Run plans the input once. Without a NodePool in it, [DefaultNodePool] is used and a
-// note says so. in is not changed. The error is that of [schedule.Solve].
+// note says so. With policies the plan is made without them as well, to
+// compare. in is not changed. The error is that of [schedule.Solve].
 func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	progress := opts.Progress
 	if progress == nil {
@@ -64,11 +70,21 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 		problems = append(problems, in.Locate(p))
 	}
 	progress(fmt.Sprintf("planning %s on %s and %s", plural(len(snap.Pending), "pod"), plural(len(snap.Nodes), "existing node"), plural(len(snap.Pools), "NodePool")))
-	plan, err := schedule.Solve(ctx, snap, opts.Solve)
+	labels := Labels{Workload: in.Workload, Problems: problems, Alternatives: opts.Alternatives}
+	if opts.Policies.none() {
+		plan, err := schedule.Solve(ctx, snap, opts.Solve)
+		if err != nil {
+			return nil, fmt.Errorf("plan: %w", err)
+		}
+		return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, labels)}, nil
+	}
+	with, policies, err := underPolicies(ctx, snap, objs, opts.Policies, opts.Solve, progress)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	return &Outcome{Snapshot: snap, Plan: plan, Report: NewReport(snap, plan, Labels{Workload: in.Workload, Problems: problems, Alternatives: opts.Alternatives})}, nil
+	out := &Outcome{Snapshot: with.snap, Plan: with.plan, Report: NewReport(with.snap, with.plan, labels), Costs: with.costs}
+	out.Report.Policies = policies
+	return out, nil
 }
 
 // waiting notes the pods that no scheduler looks at yet, which are not planned.

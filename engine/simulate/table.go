@@ -28,6 +28,9 @@ func (r *Report) WriteTable(w io.Writer, opts TableOptions) error {
 	fmt.Fprintln(&b, r.sentence())
 	r.nodeTable(&b, opts.Wide)
 	r.costLines(&b)
+	if r.Policies != nil {
+		r.Policies.write(&b, opts.Wide)
+	}
 	r.existingTable(&b, opts.Wide)
 	r.unscheduledLines(&b, opts.Wide)
 	r.problemLines(&b)

@@ -1,0 +1,81 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/policy"
+)
+
+const weekMinutes = 7 * 24 * 60
+
+// budgetWeek says when in the week after now the budgets of d let each voluntary reason
+// happen, and when nothing bounds it.
+func budgetWeek(d karpv1.Disruption, now time.Time) policy.BudgetWeek {
+	out := policy.BudgetWeek{Errors: []string{}, OpenMinutes: map[string]int64{}, UnlimitedMinutes: map[string]int64{}}
+	begin := now.UTC().Truncate(time.Minute)
+	type window struct {
+		active  []bool // nil is always
+		closed  bool
+		reasons []string
+	}
+	var windows []window
+	budgets := d.Budgets
+	if budgets == nil {
+		budgets = []karpv1.Budget{{Nodes: "10%"}}
+	}
+	for i, b := range budgets {
+		w := window{closed: strings.TrimSuffix(b.Nodes, "%") == "0"}
+		for _, r := range b.Reasons {
+			w.reasons = append(w.reasons, string(r))
+		}
+		if b.Schedule != nil && *b.Schedule != "" {
+			schedule, err := cron.ParseStandard(*b.Schedule)
+			switch {
+			case err != nil:
+				out.Errors = append(out.Errors, fmt.Sprintf("budget %d: schedule %q: %v", i, *b.Schedule, err))
+				continue
+			case b.Duration == nil || b.Duration.Duration < time.Minute:
+				out.Errors = append(out.Errors, fmt.Sprintf("budget %d: schedule %q without a duration of at least a minute", i, *b.Schedule))
+				continue
+			}
+			w.active = make([]bool, weekMinutes)
+			length := b.Duration.Duration
+			end := begin.Add(weekMinutes * time.Minute)
+			for at := schedule.Next(begin.Add(-length)); !at.IsZero() && at.Before(end); at = schedule.Next(at) {
+				from, to := int(at.Sub(begin)/time.Minute), int(at.Add(length).Sub(begin)/time.Minute)
+				for m := max(from, 0); m < min(to, weekMinutes); m++ {
+					w.active[m] = true
+				}
+			}
+		}
+		windows = append(windows, w)
+	}
+	for _, reason := range []string{policy.Empty, policy.Underutilized, policy.Drifted} {
+		open, unlimited := int64(0), int64(0)
+		for m := range weekMinutes {
+			closed, bound := false, false
+			for i := range windows {
+				w := &windows[i]
+				if w.active != nil && !w.active[m] || len(w.reasons) > 0 && !slices.Contains(w.reasons, reason) {
+					continue
+				}
+				bound = true
+				closed = closed || w.closed
+			}
+			if !closed {
+				open++
+			}
+			if !bound {
+				unlimited++
+			}
+		}
+		out.OpenMinutes[reason], out.UnlimitedMinutes[reason] = open, unlimited
+	}
+	return out
+}
