@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 	if err != nil {
 		return 2, err
 	}
-	fmt.Fprintf(out, "placed=%d nodes=%d unscheduled=%d broken=%d\n", total.placed, total.nodes, total.unscheduled, total.broken)
+	fmt.Fprintf(out, "placed=%d nodes=%d unscheduled=%d unbought=%d broken=%d\n", total.placed, total.nodes, total.unscheduled, total.unbought, total.broken)
 	fmt.Fprintf(out, "problems=%d refused=%d missed=%d\n", total.problems, total.refused, total.missed)
 	if total.refused+total.missed+total.broken > 0 {
 		return 1, nil
@@ -165,13 +165,14 @@ func where(stack []byte) string {
 // tally adds up answers.
 type tally struct {
 	problems, placed, nodes, unscheduled int
-	refused, missed, broken              int
+	refused, missed, unbought, broken    int
 }
 
 func (t *tally) add(a *answer) {
 	t.problems++
 	t.placed, t.nodes, t.unscheduled = t.placed+len(a.plan.Assignments), t.nodes+len(a.plan.NewNodes), t.unscheduled+len(a.plan.Unscheduled)
 	v := &a.verdict
+	t.unbought += len(v.Unbought)
 	t.refused, t.missed, t.broken = t.refused+len(v.Refused), t.missed+len(v.Missed), t.broken+len(v.Broken)
 }
 
@@ -180,7 +181,7 @@ func report(out io.Writer, a *answer) {
 	for _, list := range []struct {
 		kind string
 		of   []judge.Finding
-	}{{"refused", a.verdict.Refused}, {"missed", a.verdict.Missed}, {"broken", a.verdict.Broken}} {
+	}{{"refused", a.verdict.Refused}, {"missed", a.verdict.Missed}, {"unbought", a.verdict.Unbought}, {"broken", a.verdict.Broken}} {
 		for _, f := range list.of {
 			fmt.Fprintf(out, "%s seed=%d %s\n", list.kind, a.seed, f)
 		}

@@ -120,6 +120,28 @@ func (s *solver) settleNodes(menus map[string]*menu) []*node {
 	return out
 }
 
+// shrink moves the new nodes to the cheapest columns that hold what is on them.
+func (s *solver) shrink() {
+	menus := map[string]*menu{}
+	for _, n := range s.nodes[s.existing:] {
+		if len(n.pods) == 0 || n.dropped {
+			continue
+		}
+		before := n.column
+		s.settle(n, menus)
+		if n.column == before {
+			continue
+		}
+		for r, a := range s.columns[n.column].alloc {
+			n.room[r] = a - n.choice.use[r]
+		}
+		n.kind = s.columnKind(n.column)
+		for i := range s.keys {
+			n.domains[i] = s.columnDomain(int32(i), n.column)
+		}
+	}
+}
+
 func (s *solver) settle(n *node, menus map[string]*menu) {
 	m := s.menuFor(n, menus)
 	use := make([]float64, s.D)

@@ -44,13 +44,11 @@ func (s *solver) countPod(n *node, g, k int32) {
 	}
 }
 
-// joins reports whether a pod that shares an unbound volume may be in domain d: where
-// the others are, or anywhere if it is the first.
+// joins reports whether a pod that shares an unbound volume may be in domain d: anywhere
+// if it is the first, or if the first is on a node without the label, which leaves the
+// volume without a zone; else where the others are.
 func (gr *group) joins(d int32) bool {
-	if d < 0 {
-		return gr.total == 0
-	}
-	return gr.elsewhere == 0 && (gr.total == 0 || at(gr.counts, d) > 0)
+	return gr.elsewhere > 0 || gr.total == 0 || d >= 0 && at(gr.counts, d) > 0
 }
 
 // add counts k pods in domain d of a group that is not about hostnames.
@@ -270,11 +268,11 @@ func (s *solver) hostAllows(c *class, n *node) (int32, int32) {
 			return 0, r.group
 		}
 	}
-	if len(c.near) > 0 && !s.bootstraps(c) {
-		for _, r := range c.near {
-			if s.groups[r.group].key == hostname && count(r.group) == 0 {
-				return 0, r.group
-			}
+	for _, r := range c.near {
+		// Of the first pod of its kind only the groups of other labels may know yet.
+		gr := s.groups[r.group]
+		if gr.key == hostname && count(r.group) == 0 && (gr.total > 0 || !c.nearAll) {
+			return 0, r.group
 		}
 	}
 	for _, r := range c.apart {

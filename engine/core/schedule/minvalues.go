@@ -30,9 +30,22 @@ func (s *solver) mustChoose(k int, keys []int32) bool {
 	if c.relaxed {
 		return false
 	}
+	want := s.shops[c.shop].minValues
+	if want == nil {
+		return false
+	}
 	for _, key := range keys {
-		if s.poolOf(c).Requirements.Get(s.keys[key].name).MinValues() > 1 {
+		name := s.keys[key].name
+		if want[name] > 1 {
 			return true
+		}
+		if _, fixed := s.shops[c.shop].labels[name]; fixed || fixedByOffering(name) {
+			continue
+		}
+		for other := range want { // a label of the type fixes the others of the type
+			if !fixedByOffering(other) {
+				return true
+			}
 		}
 	}
 	return false

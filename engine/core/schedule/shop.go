@@ -25,6 +25,8 @@ type shop struct {
 	labels map[string]string
 	// chosen are the labels for which the shop chose a value.
 	chosen map[string]string
+	// minValues are the pool's, by label.
+	minValues map[string]int
 	// first and last bound the shop's columns.
 	first, last int
 }
@@ -253,7 +255,7 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // openShop adds the columns of a pool under a choice of open labels.
 func (s *solver) openShop(pool int, p *snapshot.Pool, choice map[string]string) {
-	sh := &shop{index: len(s.shops), pool: pool, labels: p.Labels(), chosen: choice, first: len(s.columns)}
+	sh := &shop{index: len(s.shops), pool: pool, labels: p.Labels(), chosen: choice, minValues: minValuesOf(p), first: len(s.columns)}
 	want := p.Requirements.Clone()
 	for k, v := range choice {
 		sh.labels[k] = v
@@ -267,7 +269,7 @@ func (s *solver) openShop(pool int, p *snapshot.Pool, choice map[string]string) 
 			rest = append(rest, want[key])
 		}
 	}
-	choosy := minValuesOf(p) != nil
+	choosy := sh.minValues != nil
 	types := p.Catalog.Types()
 	for t := range types {
 		it := &types[t]

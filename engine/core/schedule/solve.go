@@ -94,6 +94,10 @@ func (s *solver) run(byPriority bool) {
 		classes = classes[n:]
 	}
 	s.serveSingly()
+	if s.short() && slices.ContainsFunc(s.limits, func(l *limit) bool { return l != nil }) {
+		s.shrink() // smaller nodes leave more of the limits
+		s.serveSingly()
+	}
 	if len(s.groups) == 0 {
 		return
 	}

@@ -54,8 +54,12 @@ type Verdict struct {
 	// offering or on an alternative.
 	Refused []Finding
 	// Missed are pods left unscheduled although kube-scheduler accepts them on a node
-	// that is there, is planned, or could still be bought.
+	// that is there or is planned.
 	Missed []Finding
+	// Unbought are pods left unscheduled although one more node that a NodePool may
+	// still buy would take them. That is no fault of the placements, and another order of
+	// buying may leave other pods out, so OK does not look at it.
+	Unbought []Finding
 	// Broken are other rules: every pod exactly once, limits, minValues, sums.
 	Broken []Finding
 }
@@ -560,7 +564,7 @@ pods:
 			more = r.market()
 		}
 		if pool, offer := r.oneMore(more, pod); pool != "" {
-			r.v.Missed = append(r.v.Missed, Finding{Pod: u.Pod, Node: pool, Plugin: "new", Message: fmt.Sprintf("one more node of %s would hold it; the plan says %v", offer, u.Reasons)})
+			r.v.Unbought = append(r.v.Unbought, Finding{Pod: u.Pod, Node: pool, Plugin: "new", Message: fmt.Sprintf("one more node of %s would hold it; the plan says %v", offer, u.Reasons)})
 			continue
 		}
 		hopeless[twin] = true

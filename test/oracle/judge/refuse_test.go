@@ -206,7 +206,7 @@ func TestJudge_NewNodes(t *testing.T) {
 	two := 2
 	tests := map[string]struct {
 		change                  func(p *problem.Problem, plan *schedule.Plan, n *newNode)
-		refused, missed, broken []string
+		refused, missed, unbought, broken []string
 	}{
 		"a good plan": {change: func(*problem.Problem, *schedule.Plan, *newNode) {}},
 		"an alternative that is too small": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
@@ -255,7 +255,7 @@ func TestJudge_NewNodes(t *testing.T) {
 		"a pod left out that one more node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
 			left := schedule.Unscheduled{Pod: plan.Assignments[1].Pod, Reasons: []schedule.Reason{{Code: "none"}}}
 			*plan = schedule.Plan{Unscheduled: []schedule.Unscheduled{{Pod: plan.Assignments[0].Pod, Reasons: left.Reasons}, left}}
-		}, missed: []string{"new", "new"}},
+		}, unbought: []string{"new", "new"}},
 		"a pod left out that a planned node would hold": {change: func(_ *problem.Problem, plan *schedule.Plan, n *newNode) {
 			left := schedule.Unscheduled{Pod: plan.Assignments[1].Pod, Reasons: []schedule.Reason{{Code: "none"}}}
 			plan.Assignments, plan.Unscheduled = plan.Assignments[:1], []schedule.Unscheduled{left}
@@ -278,8 +278,8 @@ func TestJudge_NewNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(plugins(v.Refused), tt.refused) || !slices.Equal(plugins(v.Missed), tt.missed) || !slices.Equal(plugins(v.Broken), tt.broken) {
-				t.Errorf("refused %v\nmissed %v\nbroken %v\nwant refused %v, missed %v, broken %v", v.Refused, v.Missed, v.Broken, tt.refused, tt.missed, tt.broken)
+			if !slices.Equal(plugins(v.Refused), tt.refused) || !slices.Equal(plugins(v.Missed), tt.missed) || !slices.Equal(plugins(v.Unbought), tt.unbought) || !slices.Equal(plugins(v.Broken), tt.broken) {
+				t.Errorf("refused %v\nmissed %v\nunbought %v\nbroken %v\nwant refused %v, missed %v, broken %v", v.Refused, v.Missed, v.Unbought, v.Broken, tt.refused, tt.missed, tt.broken)
 			}
 		})
 	}
