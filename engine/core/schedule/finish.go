@@ -194,6 +194,11 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 	slices.Sort(ids)
 	col := &s.columns[n.column]
 	key := fmt.Sprint(n.shop.index, ids, fixed, col.relaxed, "|", col.supply)
+	for _, id := range ids {
+		if s.keepsPreference(profiles[int32(id)], n) {
+			key += fmt.Sprint("+", id)
+		}
+	}
 	// The terms that the planned column satisfies may differ with the column.
 	var terms []requirements.Set
 	keep := append(s.besideOf(n.column), n.column)
@@ -213,10 +218,19 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 		return m
 	}
 	m := &menu{s: s, shop: n.shop, fixed: fixed, terms: terms}
-	cols, plannable := profiles[int32(ids[0])].all.clone(), profiles[int32(ids[0])].cols.clone()
-	for _, id := range ids[1:] {
-		cols.and(profiles[int32(id)].all)
-		plannable.and(profiles[int32(id)].cols)
+	cols, plannable := newBits(len(s.columns)), newBits(len(s.columns))
+	for k := n.shop.first; k < n.shop.last; k++ {
+		cols.set(k)
+		plannable.set(k)
+	}
+	for _, id := range ids {
+		p := profiles[int32(id)]
+		if s.keepsPreference(p, n) {
+			cols.and(p.preferred)
+		} else {
+			cols.and(p.all)
+		}
+		plannable.and(p.cols)
 	}
 	m.plannable = plannable
 	for k := n.shop.first; k < n.shop.last; k++ {
@@ -240,6 +254,12 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 	slices.SortFunc(m.columns, s.compareColumns)
 	menus[key] = m
 	return m
+}
+
+// keepsPreference reports whether a node satisfies the preferences of a profile, so that
+// what it may be bought as instead must, too. minValues come before preferences.
+func (s *solver) keepsPreference(p *profile, n *node) bool {
+	return n.shop.minValues == nil && p.preferred.has(int(n.column))
 }
 
 // besideOf are the columns of the types that minValues keep beside a column's own.

@@ -205,7 +205,7 @@ func TestJudge_NewNodes(t *testing.T) {
 	little := schedule.Offer{InstanceType: "small", Zone: "zone-a", CapacityType: catalog.OnDemand, Cost: 10}
 	two := 2
 	tests := map[string]struct {
-		change                  func(p *problem.Problem, plan *schedule.Plan, n *newNode)
+		change                            func(p *problem.Problem, plan *schedule.Plan, n *newNode)
 		refused, missed, unbought, broken []string
 	}{
 		"a good plan": {change: func(*problem.Problem, *schedule.Plan, *newNode) {}},
