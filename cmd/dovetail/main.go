@@ -59,7 +59,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(simulateCommand(), versionCommand())
+	cmd.AddCommand(simulateCommand(), policyCommand(), versionCommand(), compileChildCommand())
 	return cmd
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
 )
@@ -43,6 +45,10 @@ type simulateFlags struct {
 	now             string
 	strict          bool
 	allowPending    bool
+	policyDir       string
+	shadowDir       string
+	facts           string
+	decisionLog     string
 }
 
 const simulateHelp = `Plan the nodes that a cluster needs, from files.
@@ -86,6 +92,10 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.now, "now", "", "the time to plan for, in RFC 3339 (default: now)")
 	flags.BoolVar(&f.strict, "strict", false, "fail if the input has errors or warnings")
 	flags.BoolVar(&f.allowPending, "allow-unscheduled", false, "exit with 0 even if pods stay without a node")
+	flags.StringVar(&f.policyDir, "policy-dir", "", "plan under the policies in this folder, and compare with the plan without them")
+	flags.StringVar(&f.shadowDir, "shadow-policy-dir", "", "say what the policies in this folder would change")
+	flags.StringVar(&f.facts, "facts", "", "file of what policies are told beside the objects: cluster, commitments, signals, history, inFlight, teamLabel")
+	flags.StringVar(&f.decisionLog, "decision-log", "", "write the decisions of policies with their inputs to this file; policy eval --from-log replays them")
 	cmd.AddCommand(scenarioCommand())
 	return cmd
 }
@@ -110,9 +120,21 @@ func (f *simulateFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	out, err := simulate.Run(cmd.Context(), in, opts)
+	notLoaded, closeLog, err := f.policies(cmd.Context(), &opts)
 	if err != nil {
 		return err
+	}
+	out, err := simulate.Run(cmd.Context(), in, opts)
+	if err := errors.Join(err, closeLog()); err != nil {
+		return err
+	}
+	if out.Report.Policies != nil {
+		for _, e := range notLoaded {
+			out.Report.Policies.NotLoaded = append(out.Report.Policies.NotLoaded, e.Error())
+		}
+	}
+	if out.Costs != nil {
+		opts.Solve.Costs = out.Costs
 	}
 	var explanation *schedule.Explanation
 	if pod != "" {
@@ -125,7 +147,48 @@ func (f *simulateFlags) run(cmd *cobra.Command, args []string) error {
 	if err := f.write(cmd, out, explanation); err != nil {
 		return err
 	}
+	for _, e := range notLoaded {
+		fmt.Fprintln(cmd.ErrOrStderr(), "dovetail: policy not loaded:", e)
+	}
 	return f.verdict(cmd, &out.Report)
+}
+
+// policies loads what the flags name into opts. Policies that cannot be used are
+// returned; the others are asked. The function that is returned ends the decision log.
+func (f *simulateFlags) policies(ctx context.Context, opts *simulate.Options) (notLoaded []error, closeLog func() error, err error) {
+	closeLog = func() error { return nil }
+	if f.policyDir == "" && f.shadowDir == "" {
+		return nil, closeLog, nil
+	}
+	p := &opts.Policies
+	if p.Facts, err = readFacts(f.facts); err != nil {
+		return nil, nil, fmt.Errorf("simulate: --facts: %w", err)
+	}
+	var loader policyLoader
+	for _, dir := range []struct {
+		flag, name string
+		into       *[]policy.Policy
+	}{{"--policy-dir", f.policyDir, &p.Enforced}, {"--shadow-policy-dir", f.shadowDir, &p.Shadow}} {
+		if dir.name == "" {
+			continue
+		}
+		list, errs := loader.folder(ctx, dir.name)
+		if len(list) == 0 {
+			return nil, nil, fmt.Errorf("simulate: %s: no policy can be used: %w", dir.flag, errors.Join(errs...))
+		}
+		*dir.into = enginePolicies(list)
+		notLoaded = append(notLoaded, errs...)
+	}
+	if f.decisionLog != "" {
+		log, err := os.Create(f.decisionLog)
+		if err != nil {
+			return nil, nil, fmt.Errorf("simulate: --decision-log: %w", err)
+		}
+		var failed error
+		p.OnDecision = policy.NewLog(log, func(err error) { failed = errors.Join(failed, err) })
+		closeLog = func() error { return errors.Join(failed, log.Close()) }
+	}
+	return notLoaded, closeLog, nil
 }
 
 // explained takes the pod to explain out of the arguments, if the flag has only the word
