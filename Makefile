@@ -92,6 +92,19 @@ bench: ## run the Go benchmarks, BENCH=regexp selects
 bench-peers: ## compare with Karpenter: WORK=diverse|uniform|openb|catalogue|growth [N=pods] [TRACE=file]
 	@cd test/peers && GOTOOLCHAIN=$(NEWER_GO) go run . -work $(WORK) $(if $(N),-n $(N)) $(if $(TRACE),-trace $(abspath $(TRACE)))
 
+.PHONY: bench-policy
+bench-policy: ## time policies in Rego and Wasm on 850 offerings
+	@go run ./engine/policy/rego/internal/measure
+	@go run ./engine/policy/wasm/internal/measure
+
+.PHONY: hostile
+hostile: ## run hostile policies in Rego and Wasm, and say how many are contained
+	@{ go run ./engine/policy/rego/internal/contain; go run ./engine/policy/wasm/internal/contain; } | \
+	awk '!/^guests=/ { print; next } \
+	{ for (i = 1; i <= NF; i++) { split($$i, f, "="); v[f[1]] = f[2] + 0 }; guests += v["guests"]; contained += v["contained"]; \
+	if (v["worst_overrun"] > worst) worst = v["worst_overrun"] } \
+	END { printf "guests=%d contained=%d worst_overrun=%.2fx\n", guests, contained, worst; exit guests == 0 || contained < guests }'
+
 .PHONY: oracle
 oracle: ## let kube-scheduler judge the plans of N generated problems
 	@cd test/oracle && go run . $(if $(N),-n $(N))

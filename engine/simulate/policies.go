@@ -57,8 +57,8 @@ type judged struct {
 	made   []policy.Record
 }
 
-// facts adds to f the objects of the input.
-func facts(f policy.Facts, objs snapshot.Objects) policy.Facts {
+// Facts are f with the pods and namespaces of objs, unless f has its own.
+func Facts(f policy.Facts, objs snapshot.Objects) policy.Facts {
 	if f.Pod == nil {
 		pods := make(map[snapshot.PodKey]*corev1.Pod, len(objs.Pods))
 		for _, p := range objs.Pods {
@@ -74,15 +74,6 @@ func facts(f policy.Facts, objs snapshot.Objects) policy.Facts {
 		f.Namespace = func(name string) *corev1.Namespace { return namespaces[name] }
 	}
 	return f
-}
-
-// Review asks what policies say of NodePool np of snap, as for a new object.
-func Review(ctx context.Context, e *policy.Engine, in *policy.Inputs, snap *snapshot.Snapshot, np *karpv1.NodePool, f policy.Facts) (policy.Verdict, error) {
-	q, err := AdmitInput(in, snap, np, f)
-	if err != nil {
-		return policy.Verdict{}, err
-	}
-	return e.Admit(ctx, q)
 }
 
 // AdmitInput is the question about NodePool np of snap, as for a new object.
@@ -179,7 +170,11 @@ func admit(ctx context.Context, e *policy.Engine, in *policy.Inputs, snap *snaps
 	pools = slices.Clone(pools)
 	slices.SortFunc(pools, func(a, b *karpv1.NodePool) int { return strings.Compare(a.Name, b.Name) })
 	for _, np := range pools {
-		v, err := Review(ctx, e, in, snap, np, f)
+		q, err := AdmitInput(in, snap, np, f)
+		if err != nil {
+			return nil, nil, err
+		}
+		v, err := e.Admit(ctx, q)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -365,7 +360,7 @@ func (p Policies) candidates() []policy.Policy {
 
 // underPolicies plans with and without policies and reports both.
 func underPolicies(ctx context.Context, snap *snapshot.Snapshot, objs snapshot.Objects, p Policies, solve schedule.Options, progress func(string)) (*judged, *PolicyReport, error) {
-	f := facts(p.Facts, objs)
+	f := Facts(p.Facts, objs)
 	plain, err := schedule.Solve(ctx, snap, solve)
 	if err != nil {
 		return nil, nil, err

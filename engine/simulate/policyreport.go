@@ -153,8 +153,10 @@ func (p *PolicyReport) write(b *bytes.Buffer, wide bool) {
 	if slices.ContainsFunc(p.Plans, func(c ComparedPlan) bool { return c.Excluded > 0 }) {
 		row("nodes that policies exclude", func(c *ComparedPlan) string { return strconv.Itoa(c.Excluded) })
 	}
-	row("types", func(c *ComparedPlan) string { return counts(c.Types) })
 	flush(t)
+	for i := range p.Plans {
+		fmt.Fprintf(b, "  %s: %s\n", p.Plans[i].Name, counts(p.Plans[i].Types))
+	}
 	writeEffects(b, p.Policies, wide)
 	for _, s := range p.NotLoaded {
 		fmt.Fprintf(b, "  not loaded: %s\n", s)
@@ -189,9 +191,18 @@ func counts(m map[string]int) string {
 
 func writeEffects(b *bytes.Buffer, list []PolicyEffect, wide bool) {
 	const few = 3
+	silent := 0
 	for i := range list {
 		e := &list[i]
-		fmt.Fprintf(b, "  %s %s (%s): ", e.Hook, e.Policy, dash(e.Subject))
+		if e.Verdict == policy.VerdictNone && !wide {
+			silent++
+			continue
+		}
+		subject := e.Subject
+		if n := strings.Count(subject, ","); n >= few && e.Hook != policy.Score {
+			subject = fmt.Sprintf("%d nodes", n+1)
+		}
+		fmt.Fprintf(b, "  %s %s (%s): ", e.Hook, e.Policy, dash(subject))
 		switch {
 		case e.Error != "":
 			fmt.Fprintf(b, "%s: %s\n", e.Verdict, e.Error)
@@ -230,6 +241,9 @@ func writeEffects(b *bytes.Buffer, list []PolicyEffect, wide bool) {
 		for _, r := range reasons {
 			fmt.Fprintf(b, "    %s\n", r)
 		}
+	}
+	if silent > 0 {
+		fmt.Fprintf(b, "  and %d answers without an opinion; --wide lists them\n", silent)
 	}
 }
 

@@ -56,16 +56,13 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 		progress = func(string) {}
 	}
 	objs, problems := in.Objects, slices.Concat(in.Problems, opts.Problems)
-	if len(objs.NodePools) == 0 {
-		objs.NodePools = []*karpv1.NodePool{DefaultNodePool(opts.Catalog)}
+	progress("reading the cluster")
+	snap, left := build(&objs, opts)
+	if len(in.Objects.NodePools) == 0 {
 		problems = append(problems, load.Problem{Severity: load.Note, Kind: "NodePool", Name: defaultPoolName,
 			Message: "the input has no NodePool; this one is assumed: " + describePool(objs.NodePools[0])})
 	}
 	problems = append(problems, waiting(objs.Pods)...)
-	progress("reading the cluster")
-	snap, left := snapshot.Build(objs, snapshot.Options{
-		Now: opts.Now, Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, AssumeReady: true,
-	})
 	for _, p := range slices.Concat(left, emptyPools(snap)) {
 		problems = append(problems, in.Locate(p))
 	}
@@ -85,6 +82,23 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	out := &Outcome{Snapshot: with.snap, Plan: with.plan, Report: NewReport(with.snap, with.plan, labels), Costs: with.costs}
 	out.Report.Policies = policies
 	return out, nil
+}
+
+// build adds the default NodePool to objs if there is none, and reads them.
+func build(objs *snapshot.Objects, opts Options) (*snapshot.Snapshot, []snapshot.Problem) {
+	if len(objs.NodePools) == 0 {
+		objs.NodePools = []*karpv1.NodePool{DefaultNodePool(opts.Catalog)}
+	}
+	return snapshot.Build(*objs, snapshot.Options{
+		Now: opts.Now, Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, AssumeReady: true,
+	})
+}
+
+// Snapshot is the snapshot that [Run] would plan, with the objects it is made of.
+func Snapshot(in *load.Result, opts Options) (*snapshot.Snapshot, snapshot.Objects) {
+	objs := in.Objects
+	snap, _ := build(&objs, opts)
+	return snap, objs
 }
 
 // waiting notes the pods that no scheduler looks at yet, which are not planned.
