@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/simulate/scenario"
 )
 
@@ -43,12 +44,25 @@ func runScenarios(cmd *cobra.Command, args []string) error {
 		return errors.New("simulate scenario: no scenario file among the arguments")
 	}
 	judged, held := 0, 0
+	var loader policyLoader
+	loadPolicy := func(ref scenario.Policy) (policy.Policy, error) {
+		files, errs := policyFiles(ref.File)
+		if len(files) != 1 || len(errs) > 0 {
+			return policy.Policy{}, fmt.Errorf("%s: %d policies, want one: %w", ref.File, len(files), errors.Join(errs...))
+		}
+		files[0].Parameters = ref.Parameters
+		p, err := loader.load(cmd.Context(), files[0])
+		return p.Policy, err
+	}
 	for _, path := range paths {
 		problems, err := scenario.Problems(path, wholeCatalog)
 		if err != nil {
 			return err
 		}
 		for i := range problems {
+			if err := problems[i].LoadPolicies(loadPolicy); err != nil {
+				return err
+			}
 			v, err := scenario.Judge(cmd.Context(), &problems[i])
 			if err != nil {
 				return err

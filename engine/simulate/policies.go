@@ -154,6 +154,17 @@ func judge(ctx context.Context, snap *snapshot.Snapshot, objs snapshot.Objects, 
 	return out, nil
 }
 
+// Under plans snap, which is made of objs, under the enforced policies of p. The snapshot
+// returned is the one that was planned: NodePools that policies deny buy nothing in it.
+// The error is that of [schedule.Solve].
+func Under(ctx context.Context, snap *snapshot.Snapshot, objs snapshot.Objects, p Policies, solve schedule.Options) (*snapshot.Snapshot, schedule.Plan, error) {
+	j, err := judge(ctx, snap, objs, p.Enforced, solve, Facts(p.Facts, objs), p.OnDecision)
+	if err != nil {
+		return nil, schedule.Plan{}, err
+	}
+	return j.snap, j.plan, nil
+}
+
 // better says whether plan a leaves fewer pods without a node than b, or is cheaper.
 func better(a, b *schedule.Plan) bool {
 	return cmp.Or(cmp.Compare(len(a.Unscheduled), len(b.Unscheduled)), cmp.Compare(a.Cost+a.Bias, b.Cost+b.Bias)) < 0

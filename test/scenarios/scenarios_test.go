@@ -2,6 +2,7 @@
 package scenarios
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,15 +12,21 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/rego"
 	"github.com/dovetail-sh/dovetail/engine/simulate/scenario"
 )
 
 // TestScenarios plans every scenario file of this folder and judges the plans by what
 // the file expects and by the invariants that hold in all of them.
 func TestScenarios(t *testing.T) {
-	paths, err := filepath.Glob("*.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var paths []string
+	for _, pattern := range []string{"*.yaml", "policy/*.yaml"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, found...)
 	}
 	judged, held := 0, 0
 	for _, path := range paths {
@@ -35,6 +42,9 @@ func TestScenarios(t *testing.T) {
 			p := &problems[i]
 			judged++
 			t.Run(p.Name, func(t *testing.T) {
+				if err := p.LoadPolicies(func(ref scenario.Policy) (policy.Policy, error) { return loadPolicy(t.Context(), ref) }); err != nil {
+					t.Fatal(err)
+				}
 				verdict, err := scenario.Judge(t.Context(), p)
 				if err != nil {
 					t.Fatal(err)
@@ -50,6 +60,22 @@ func TestScenarios(t *testing.T) {
 		t.Errorf("only %d scenarios were judged: the files are not where they should be", judged)
 	}
 	fmt.Printf("scenarios=%d held=%d\n", judged, held)
+}
+
+// loadPolicy loads a policy in Rego, for the hook that its package names.
+func loadPolicy(ctx context.Context, ref scenario.Policy) (policy.Policy, error) {
+	b, err := os.ReadFile(ref.File)
+	if err != nil {
+		return policy.Policy{}, err
+	}
+	_, pkg, _ := strings.Cut(string(b), "\npackage dovetail.")
+	hook, _, _ := strings.Cut(pkg, ".")
+	name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(ref.File), ".rego"), "_", "-")
+	m, err := rego.Load(ctx, rego.Source{Name: name, Hook: policy.Hook(hook), Files: map[string]string{ref.File: string(b)}, Parameters: ref.Parameters})
+	if err != nil {
+		return policy.Policy{}, err
+	}
+	return policy.Policy{Name: name, Hook: policy.Hook(hook), Revision: m.Revision(), Evaluator: m, Parameters: ref.Parameters}, nil
 }
 
 func readCatalog(path string) (*catalog.Catalog, error) {

@@ -566,7 +566,7 @@ func (s *solver) blameGroup(c *class, g int32) {
 }
 
 // blamePlaces notes why no place was left for pods of c.
-func (s *solver) blamePlaces(c *class, places []*place, extra map[int32][]int32) {
+func (s *solver) blamePlaces(c *class, places []*place, extra [][]int32) {
 	for _, r := range c.spread {
 		gr := s.groups[r.group]
 		if gr.key == hostname || r.minDomains < 2 {
@@ -584,7 +584,7 @@ func (s *solver) blamePlaces(c *class, places []*place, extra map[int32][]int32)
 		}
 	}
 	for _, p := range places {
-		if g, ok := s.bookable(c, p, extra); !ok && g >= 0 {
+		if g, ok := s.allowedIn(c, p.domains, extra); !ok && g >= 0 {
 			s.blameGroup(c, g)
 		}
 	}

@@ -22,6 +22,8 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/simulate"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
 )
 
@@ -47,6 +49,25 @@ type Problem struct {
 	Snapshot snapshot.Options
 	Solve    schedule.Options
 	Expect   Expect
+	// PolicyFiles are the policies of the case, with paths that can be opened; Policies is
+	// what [Problem.LoadPolicies] made of them.
+	PolicyFiles []Policy
+	Policies    simulate.Policies
+}
+
+// LoadPolicies loads the policies of the case, if it has any: a runtime is the caller's to
+// choose. Before that, [Judge] refuses the case.
+func (p *Problem) LoadPolicies(loadPolicy func(Policy) (policy.Policy, error)) error {
+	p.Policies.Enforced = nil
+	for _, f := range p.PolicyFiles {
+		loaded, err := loadPolicy(f)
+		if err != nil {
+			return fmt.Errorf("scenario %s: %w", p.Name, err)
+		}
+		loaded.Order = f.Order
+		p.Policies.Enforced = append(p.Policies.Enforced, loaded)
+	}
+	return nil
 }
 
 // Problems reads the scenario file at path. readCatalog reads the catalogue file it
@@ -120,6 +141,10 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 		b.daemon(&c.Daemons[i])
 	}
 	p := Problem{Objects: b.objs, Snapshot: snapshot.Options{Now: start, Catalog: cat, AssumeReady: true}, Expect: *c.Expect}
+	for _, f := range c.Policies {
+		f.File = filepath.Join(filepath.Dir(path), f.File)
+		p.PolicyFiles = append(p.PolicyFiles, f)
+	}
 	if c.Options != nil {
 		p.Solve = schedule.Options{Preferences: c.Options.Preferences, MinValues: c.Options.MinValues}
 		for _, s := range c.Options.DefaultSpread {

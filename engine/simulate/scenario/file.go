@@ -40,7 +40,18 @@ type Case struct {
 	Daemons []Pod `json:"daemons"`
 	// Volumes are PersistentVolumes with a claim of the same name bound to each.
 	Volumes []Volume `json:"volumes"`
-	Expect  *Expect  `json:"expect"`
+	// Policies are in force.
+	Policies []Policy `json:"policies"`
+	Expect   *Expect  `json:"expect"`
+}
+
+// Policy is a policy in force.
+type Policy struct {
+	// File is that of the policy, relative to the scenario.
+	File       string         `json:"file"`
+	Parameters map[string]any `json:"parameters"`
+	// Order defaults to 0.
+	Order int `json:"order"`
 }
 
 // Catalog changes the catalogue for a scenario.
@@ -284,6 +295,9 @@ func over(base, v Case) Case {
 	}
 	if v.Volumes != nil {
 		base.Volumes = v.Volumes
+	}
+	if v.Policies != nil {
+		base.Policies = v.Policies
 	}
 	if v.Expect != nil {
 		base.Expect = v.Expect

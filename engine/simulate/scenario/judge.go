@@ -14,6 +14,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/simulate"
 )
 
 // Shuffles is the number of object orders that each scenario is planned in.
@@ -38,7 +39,10 @@ func Judge(ctx context.Context, p *Problem) (Verdict, error) {
 	for _, problem := range problems {
 		v.Wrong = append(v.Wrong, "unexpected problem: "+problem.String())
 	}
-	plan, err := schedule.Solve(ctx, snap, p.Solve)
+	if len(p.Policies.Enforced) < len(p.PolicyFiles) {
+		return v, fmt.Errorf("scenario %s: its policies are not loaded", p.Name)
+	}
+	snap, plan, err := p.plan(ctx, snap, p.Objects)
 	if err != nil {
 		return v, fmt.Errorf("scenario %s: %w", p.Name, err)
 	}
@@ -57,6 +61,16 @@ func Judge(ctx context.Context, p *Problem) (Verdict, error) {
 	}
 	v.Wrong = append(v.Wrong, shuffled...)
 	return v, nil
+}
+
+// plan plans snap, which is made of objs, under the policies of p. The snapshot returned is
+// the one that was planned.
+func (p *Problem) plan(ctx context.Context, snap *snapshot.Snapshot, objs snapshot.Objects) (*snapshot.Snapshot, schedule.Plan, error) {
+	if len(p.Policies.Enforced) > 0 {
+		return simulate.Under(ctx, snap, objs, p.Policies, p.Solve)
+	}
+	plan, err := schedule.Solve(ctx, snap, p.Solve)
+	return snap, plan, err
 }
 
 func ints(what string, want, got map[string]int) []string {
@@ -260,7 +274,7 @@ func askAgain(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, er
 		}
 	}
 	snap, _ := snapshot.Build(objs, p.Snapshot)
-	next, err := schedule.Solve(ctx, snap, p.Solve)
+	_, next, err := p.plan(ctx, snap, objs)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +297,7 @@ func shuffle(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, err
 		r := rand.New(rand.NewPCG(uint64(seed), 1)) //nolint:gosec // not for secrets: a fixed seed gives the same orders each time
 		objs := shuffled(p.Objects, r)
 		snap, _ := snapshot.Build(objs, p.Snapshot)
-		other, err := schedule.Solve(ctx, snap, p.Solve)
+		_, other, err := p.plan(ctx, snap, objs)
 		if err != nil {
 			return nil, err
 		}
