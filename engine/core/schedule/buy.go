@@ -355,10 +355,7 @@ func (s *solver) newNode(k int32) *node {
 	c := &s.columns[k]
 	n := &node{
 		index: int32(len(s.nodes)), column: k, shop: s.shops[c.shop], kind: s.columnKind(k),
-		room: slices.Clone(c.alloc), domains: make([]int32, len(s.keys)),
-	}
-	for i := range s.keys {
-		n.domains[i] = s.columnDomain(int32(i), k)
+		room: slices.Clone(c.alloc), domains: s.domainsOf(k),
 	}
 	s.nodes = append(s.nodes, n)
 	for _, gr := range s.groups {

@@ -31,7 +31,7 @@ type columnSet struct {
 
 // place is one combination of values for the topology keys of a class.
 type place struct {
-	domains []int32 // by class.zonal
+	domains []int32 // by topology key; those of class.zonal tell places apart
 	column  int32   // one column there, for its labels
 	price   float64 // the least of any column there
 	name    string
@@ -138,11 +138,9 @@ func (s *solver) places(c *class, t tier) []*place {
 				return
 			}
 			var b strings.Builder
-			domains := make([]int32, len(c.zonal))
-			for i, key := range c.zonal {
-				domains[i] = s.columnDomain(key, int32(k))
-				if domains[i] >= 0 {
-					b.WriteString(s.keys[key].values[domains[i]])
+			for _, key := range c.zonal {
+				if d := s.columnDomain(key, int32(k)); d >= 0 {
+					b.WriteString(s.keys[key].values[d])
 				} else {
 					b.WriteByte(1)
 				}
@@ -150,7 +148,7 @@ func (s *solver) places(c *class, t tier) []*place {
 			}
 			p := byKey[b.String()]
 			if p == nil {
-				p = &place{domains: domains, column: int32(k), price: math.Inf(1), name: b.String(), cols: newBits(len(s.columns))}
+				p = &place{domains: s.domainsOf(int32(k)), column: int32(k), price: math.Inf(1), name: b.String(), cols: newBits(len(s.columns))}
 				byKey[b.String()] = p
 				all = append(all, p)
 			}
@@ -193,6 +191,15 @@ func (s *solver) placeHolds(c *class, p *place) bool {
 	return found
 }
 
+// domainsOf are the domains of nodes of a column, by topology key.
+func (s *solver) domainsOf(k int32) []int32 {
+	out := make([]int32, len(s.keys))
+	for i := range out {
+		out[i] = s.columnDomain(int32(i), k)
+	}
+	return out
+}
+
 func (s *solver) columnDomain(key, k int32) int32 {
 	if s.colDomains[key] == nil {
 		l := make([]int32, len(s.columns))
@@ -219,7 +226,7 @@ func (s *solver) assign(classes []*class, tiers map[int32]tier) []*lot {
 	type job struct {
 		c      *class
 		places []*place
-		extra  map[int32][]int32
+		extra  [][]int32
 		left   int
 		spare  []*node
 		lots   map[*place]*lot
@@ -231,10 +238,10 @@ func (s *solver) assign(classes []*class, tiers map[int32]tier) []*lot {
 			lots = append(lots, &lot{class: c, n: s.demand[c.id], cols: s.columnSet(t.id, t.cols)})
 			continue
 		}
-		j := &job{c: c, places: s.places(c, t), left: s.demand[c.id], lots: map[*place]*lot{}, extra: map[int32][]int32{}}
-		for i, key := range c.zonal {
+		j := &job{c: c, places: s.places(c, t), left: s.demand[c.id], lots: map[*place]*lot{}, extra: make([][]int32, len(s.keys))}
+		for _, key := range c.zonal {
 			for _, p := range s.reachable(c, t) {
-				if d := p.domains[i]; d >= 0 && !slices.Contains(j.extra[key], d) {
+				if d := p.domains[key]; d >= 0 && !slices.Contains(j.extra[key], d) {
 					j.extra[key] = append(j.extra[key], d)
 				}
 			}
@@ -307,7 +314,7 @@ func (s *solver) columnSet(id string, cols bitset) *columnSet {
 
 // choosePlace returns the allowed place with the fewest pods that count, the cheapest
 // among equals; nil if none is allowed.
-func (s *solver) choosePlace(c *class, places []*place, extra map[int32][]int32) *place {
+func (s *solver) choosePlace(c *class, places []*place, extra [][]int32) *place {
 	var best *place
 	least := int64(math.MaxInt64)
 	for _, p := range places {
@@ -315,7 +322,7 @@ func (s *solver) choosePlace(c *class, places []*place, extra map[int32][]int32)
 		if load >= least {
 			continue
 		}
-		if _, ok := s.bookable(c, p, extra); ok {
+		if _, ok := s.allowedIn(c, p.domains, extra); ok {
 			best, least = p, load
 		}
 	}
@@ -326,8 +333,8 @@ func (s *solver) choosePlace(c *class, places []*place, extra map[int32][]int32)
 // groups are.
 func (s *solver) placeLoad(c *class, p *place) int64 {
 	load := int64(0)
-	for i, key := range c.zonal {
-		d := p.domains[i]
+	for _, key := range c.zonal {
+		d := p.domains[key]
 		if d < 0 {
 			continue
 		}
@@ -345,74 +352,9 @@ func (s *solver) placeLoad(c *class, p *place) int64 {
 	return load
 }
 
-// bookable is [solver.placeAllowed] for a place in which a node would be bought. Domains
-// that can be bought but have no node yet count as empty.
-func (s *solver) bookable(c *class, p *place, extra map[int32][]int32) (int32, bool) {
-	domain := func(g int32) int32 {
-		for i, key := range c.zonal {
-			if s.groups[g].key == key {
-				return p.domains[i]
-			}
-		}
-		return -1
-	}
-	for i := range c.spread {
-		r := &c.spread[i]
-		gr := s.groups[r.group]
-		if gr.key == hostname {
-			continue
-		}
-		d := domain(r.group)
-		if d < 0 {
-			return r.group, false
-		}
-		add := int32(0)
-		if r.self {
-			add = 1
-		}
-		if at(gr.counts, d)+add-s.smallest(gr, r.minDomains, extra[gr.key]) > r.skew {
-			return r.group, false
-		}
-	}
-	if len(c.near) > 0 {
-		first := s.bootstraps(c)
-		for _, r := range c.near {
-			if gr := s.groups[r.group]; gr.key != hostname {
-				if d := domain(r.group); d < 0 || !first && at(gr.counts, d) == 0 {
-					return r.group, false
-				}
-			}
-		}
-	}
-	for _, g := range c.joint {
-		gr := s.groups[g]
-		if !gr.joins(domain(g)) {
-			return g, false
-		}
-	}
-	for _, r := range c.apart {
-		if gr := s.groups[r.group]; gr.key != hostname {
-			if d := domain(r.group); d >= 0 && at(gr.counts, d) > 0 {
-				return r.group, false
-			}
-		}
-	}
-	for _, g := range c.blocked {
-		if gr := s.groups[g]; gr.key != hostname {
-			if d := domain(g); d >= 0 && at(gr.guards, d) > 0 {
-				return g, false
-			}
-		}
-	}
-	return -1, true
-}
-
 // bookPlace counts k pods of a class in a place; negative k takes them back.
 func (s *solver) bookPlace(c *class, p *place, k int32) {
-	col := &node{column: p.column, kind: s.columnKind(p.column), domains: make([]int32, len(s.keys))}
-	for i := range s.keys {
-		col.domains[i] = s.columnDomain(int32(i), p.column)
-	}
+	col := &node{column: p.column, kind: s.columnKind(p.column), domains: p.domains}
 	for _, g := range c.adds {
 		gr := s.groups[g]
 		if gr.key == hostname || gr.kind == softGroup {
@@ -454,8 +396,8 @@ func (s *solver) useSpare(c *class, p *place, spare *[]*node) bool {
 }
 
 func (s *solver) inPlace(c *class, p *place, n *node) bool {
-	for i, key := range c.zonal {
-		if n.domains[key] != p.domains[i] {
+	for _, key := range c.zonal {
+		if n.domains[key] != p.domains[key] {
 			return false
 		}
 	}

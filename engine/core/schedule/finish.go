@@ -136,9 +136,7 @@ func (s *solver) shrink() {
 			n.room[r] = a - n.choice.use[r]
 		}
 		n.kind = s.columnKind(n.column)
-		for i := range s.keys {
-			n.domains[i] = s.columnDomain(int32(i), n.column)
-		}
+		n.domains = s.domainsOf(n.column)
 	}
 }
 

@@ -177,18 +177,20 @@ func (s *solver) bootstraps(c *class) bool {
 
 // placeAllowed reports whether the rules of a class that look at labels other than the
 // hostname allow a pod of it on n now. The failing group is returned for the reason.
-func (s *solver) placeAllowed(c *class, n *node) (int32, bool) { return s.placeAllows(c, n, nil) }
+func (s *solver) placeAllowed(c *class, n *node) (int32, bool) {
+	return s.allowedIn(c, n.domains, nil)
+}
 
-// placeAllows is placeAllowed with fresh, the domain of a node that is not bought yet
-// for the rules to count as there; by topology key.
-func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
+// allowedIn is placeAllowed for any domains, by topology key. extra are, by topology key
+// too, domains that count for spread although no node has them yet; nil if there are none.
+func (s *solver) allowedIn(c *class, domains []int32, extra [][]int32) (int32, bool) {
 	for i := range c.spread {
 		r := &c.spread[i]
 		gr := s.groups[r.group]
 		if gr.key == hostname {
 			continue
 		}
-		d := n.domains[gr.key]
+		d := domains[gr.key]
 		if d < 0 {
 			return r.group, false
 		}
@@ -196,11 +198,11 @@ func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
 		if r.self {
 			add = 1
 		}
-		var extra []int32
-		if fresh != nil {
-			extra = fresh[gr.key : gr.key+1]
+		var more []int32
+		if extra != nil {
+			more = extra[gr.key]
 		}
-		if at(gr.counts, d)+add-s.smallest(gr, r.minDomains, extra) > r.skew {
+		if at(gr.counts, d)+add-s.smallest(gr, r.minDomains, more) > r.skew {
 			return r.group, false
 		}
 	}
@@ -211,27 +213,27 @@ func (s *solver) placeAllows(c *class, n *node, fresh []int32) (int32, bool) {
 			if gr.key == hostname {
 				continue
 			}
-			if d := n.domains[gr.key]; d < 0 || !first && at(gr.counts, d) == 0 {
+			if d := domains[gr.key]; d < 0 || !first && at(gr.counts, d) == 0 {
 				return r.group, false
 			}
 		}
 	}
 	for _, g := range c.joint {
 		gr := s.groups[g]
-		if !gr.joins(n.domains[gr.key]) {
+		if !gr.joins(domains[gr.key]) {
 			return g, false
 		}
 	}
 	for _, r := range c.apart {
 		if gr := s.groups[r.group]; gr.key != hostname {
-			if d := n.domains[gr.key]; d >= 0 && at(gr.counts, d) > 0 {
+			if d := domains[gr.key]; d >= 0 && at(gr.counts, d) > 0 {
 				return r.group, false
 			}
 		}
 	}
 	for _, g := range c.blocked {
 		if gr := s.groups[g]; gr.key != hostname {
-			if d := n.domains[gr.key]; d >= 0 && at(gr.guards, d) > 0 {
+			if d := domains[gr.key]; d >= 0 && at(gr.guards, d) > 0 {
 				return g, false
 			}
 		}

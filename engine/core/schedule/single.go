@@ -38,15 +38,16 @@ func (s *solver) openFor(c *class) bool {
 		if !s.open[k] || !c.fits.has(int(s.columns[k].allocID)) {
 			continue
 		}
-		probe := &node{column: k, kind: s.columnKind(k), room: s.columns[k].alloc, domains: make([]int32, len(s.keys))}
-		for i := range s.keys {
-			probe.domains[i] = s.columnDomain(int32(i), k)
-		}
+		probe := &node{column: k, kind: s.columnKind(k), room: s.columns[k].alloc, domains: s.domainsOf(k)}
 		place := fmt.Sprint(s.columns[k].shop, probe.domains)
 		if refused[place] {
 			continue
 		}
-		group, ok := s.placeAllows(c, probe, probe.domains)
+		fresh := make([][]int32, len(s.keys)) // the node's own domains are there once it is
+		for i := range fresh {
+			fresh[i] = probe.domains[i : i+1]
+		}
+		group, ok := s.allowedIn(c, probe.domains, fresh)
 		if ok && s.mustChoose(int(k), c.zonal) {
 			ok = false
 		}
