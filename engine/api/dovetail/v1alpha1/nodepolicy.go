@@ -379,10 +379,8 @@ type SecretKeyReference struct {
 
 // PolicyData are documents of a policy. A document of a ConfigMap replaces one of the same
 // name that comes with the policy's files, and an inline one replaces both.
-//
-// +kubebuilder:validation:XValidation:message="the name dovetail is reserved",rule="!has(self.inline) || !has(self.inline.dovetail)"
 type PolicyData struct {
-	// Inline has a document under each name.
+	// Inline has a document under each name. The name dovetail is reserved.
 	//
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
