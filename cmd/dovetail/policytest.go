@@ -520,4 +520,3 @@ func writeJUnit(name string, results []testResult) error {
 	}
 	return os.WriteFile(name, append([]byte(xml.Header), append(b, '\n')...), 0o644)
 }
-
