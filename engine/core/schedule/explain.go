@@ -145,11 +145,12 @@ func (s *solver) nearest(c *class, pool int) []OfferExplanation {
 		}
 		seen[key] = true
 		oe := OfferExplanation{Offer: o}
-		if !daemonsFit(s.columns[k].whole) {
+		switch {
+		case !daemonsFit(s.columns[k].whole):
 			oe.Reasons = []Reason{{Code: DaemonsTooLarge, InstanceType: o.InstanceType}}
-		} else if !holds(s.columns[k].whole, c.req) {
+		case !holds(s.columns[k].whole, c.req):
 			oe.Reasons = s.diagnoseRoom(c, func(yield func([]float64) bool) { yield(s.columns[k].whole) })
-		} else if s.roomFor(k, 1) == 0 {
+		case s.roomFor(k, 1) == 0:
 			oe.Reasons = s.diagnoseLimits(s.snap.Pools[pool], pool, []int32{k})
 		}
 		if out = append(out, oe); len(out) == nearestShown {
