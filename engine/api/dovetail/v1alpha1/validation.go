@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -29,6 +28,7 @@ var (
 	// maxMemory is the highest memory limit by runtime.
 	maxMemory = map[Runtime]resource.Quantity{RuntimeRego: resource.MustParse("1Gi"), RuntimeWasm: resource.MustParse("64Mi")}
 
+	urlPattern       = regexp.MustCompile(`^https?://[^\s/]+(/\S*)?$`)
 	digestPattern    = regexp.MustCompile(`^sha256:[a-f0-9]{64}$`)
 	referencePattern = regexp.MustCompile(`^[A-Za-z0-9.:\[\]-]+/[a-z0-9._/-]+(:[A-Za-z0-9._-]+)?@sha256:[a-f0-9]{64}$`)
 )
@@ -120,7 +120,7 @@ func (s *PolicySource) validate(at *field.Path) field.ErrorList {
 
 func (s *HTTPSource) validate(at *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if u, err := url.Parse(s.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	if !urlPattern.MatchString(s.URL) {
 		errs = append(errs, field.Invalid(at.Child("url"), s.URL, "must be an http or https URL"))
 	}
 	k := s.VerificationKey
