@@ -19,9 +19,8 @@ func policyCommand() *cobra.Command {
 		Long: `Write, test and try policies.
 
 A policy is a Rego file of package dovetail.<hook>.<name>, or a Wasm module that exports
-dv_<hook>. Hooks are score, disrupt, launch and admit. A file name.yaml beside name.rego
-or name.wasm may set name, order, mode, failurePolicy, nodePools, reasons, parameters,
-data, and for a module of several hooks which one.`,
+dv_<hook>. Hooks are score, disrupt, launch and admit. A NodePolicy in name.yaml beside
+name.rego or name.wasm gives it parameters, order, mode, failure policy and so on.`,
 	}
 	cmd.AddCommand(policyTestCommand(), policyCheckCommand(), policyFmtCommand(), policyEvalCommand(), policyBenchCommand(),
 		policyInspectCommand(), policyNewCommand(), policyPushCommand(), policyCapabilitiesCommand())

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,17 +9,17 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/rego"
+	"github.com/dovetail-sh/dovetail/engine/policy/set"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm"
-	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
-	"github.com/dovetail-sh/dovetail/engine/policy/wasm/module"
 )
 
 // compileChild is the hidden subcommand that compiles a Wasm module.
@@ -45,36 +43,11 @@ func newWasmHost() (*wasm.Host, error) {
 	return wasm.NewHost(wasm.HostOptions{CacheDir: filepath.Join(cache, "wasm"), CompileCommand: []string{self, compileChild}})
 }
 
-// settings are how a policy of a folder is used: the file name.yaml beside name.rego or
-// name.wasm.
-type settings struct {
-	// Name defaults to the last part of the package, or to the name of the file.
-	Name string `json:"name"`
-	// Hook is needed for a Wasm module of several hooks.
-	Hook       policy.Hook          `json:"hook"`
-	Parameters map[string]any       `json:"parameters"`
-	Data       map[string]any       `json:"data"`
-	Order      int                  `json:"order"`
-	Mode       policy.Mode          `json:"mode"`
-	Failure    policy.FailurePolicy `json:"failurePolicy"`
-	// NodePools for which the policy is asked; none means all.
-	NodePools []string `json:"nodePools"`
-	Reasons   []string `json:"reasons"`
-}
-
-// policyFile is a policy of a folder before it is loaded.
-type policyFile struct {
-	path string // of the Rego file or Wasm module
-	hook policy.Hook
-	settings
-	rego map[string]string // library included
-	wasm []byte
-}
-
 // loadedPolicy is a policy that can be asked.
 type loadedPolicy struct {
 	policy.Policy
-	file   policyFile
+	found set.Found
+	// rego and module are what evaluates; one of them is nil.
 	rego   *rego.Module
 	module *wasm.Policy
 }
@@ -84,18 +57,12 @@ type policyLoader struct {
 	host *wasm.Host
 }
 
-// folder loads every policy in and below dir, or the one that dir is. Policies that cannot
-// be used are errors of their own; the others are returned.
+// folder loads every policy in and below dir, or those of the file dir. Policies that cannot
+// be used are errors of their own; the others are returned, in the order of their names.
 func (l *policyLoader) folder(ctx context.Context, dir string) ([]loadedPolicy, []error) {
-	files, errs := policyFiles(dir)
+	found, errs := findPolicies(dir)
 	var out []loadedPolicy
-	seen := map[string]string{}
-	for _, f := range files {
-		if other, ok := seen[f.Name]; ok {
-			errs = append(errs, &policy.Error{Class: policy.ClassLoad, Policy: f.Name, Msg: fmt.Sprintf("%s and %s have one name", other, f.path)})
-			continue
-		}
-		seen[f.Name] = f.path
+	for _, f := range found {
 		p, err := l.load(ctx, f)
 		if err != nil {
 			errs = append(errs, err)
@@ -103,10 +70,22 @@ func (l *policyLoader) folder(ctx context.Context, dir string) ([]loadedPolicy, 
 		}
 		out = append(out, p)
 	}
-	if len(files)+len(errs) == 0 {
+	if len(found)+len(errs) == 0 {
 		errs = append(errs, fmt.Errorf("%s: no policy: neither a Rego file of package dovetail.<hook>.<name> nor a Wasm module", dir))
 	}
 	return out, errs
+}
+
+// findPolicies finds the policies in and below dir, with errors of single files apart.
+func findPolicies(dir string) ([]set.Found, []error) {
+	found, err := set.FromFolder(dir)
+	if err == nil {
+		return found, nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return found, joined.Unwrap()
+	}
+	return found, []error{err}
 }
 
 // enginePolicies are the policies to hand to an engine.
@@ -118,59 +97,68 @@ func enginePolicies(list []loadedPolicy) []policy.Policy {
 	return out
 }
 
-func (l *policyLoader) load(ctx context.Context, f policyFile) (loadedPolicy, error) {
-	out := loadedPolicy{file: f, Policy: policy.Policy{
-		Name: f.Name, Hook: f.hook, Order: f.Order, Mode: f.Mode, Failure: f.Failure, Parameters: f.Parameters, Reasons: f.Reasons,
+func (l *policyLoader) load(ctx context.Context, f set.Found) (loadedPolicy, error) {
+	out := loadedPolicy{found: f}
+	loader := set.Loader{Compilers: map[v1alpha1.Runtime]set.Compiler{
+		v1alpha1.RuntimeRego: func(ctx context.Context, p set.Program) (policy.Evaluator, error) {
+			src := rego.Source{Name: p.Name, Hook: p.Hook, Files: map[string]string{}, Data: p.Data, Parameters: p.Parameters, Limits: p.Limits}
+			for name, b := range p.Files {
+				src.Files[name] = string(b)
+			}
+			m, err := rego.Load(ctx, src)
+			if err != nil {
+				return nil, err
+			}
+			out.rego = m
+			return m, nil
+		},
+		v1alpha1.RuntimeWasm: func(ctx context.Context, p set.Program) (policy.Evaluator, error) {
+			if l.host == nil {
+				host, err := newWasmHost()
+				if err != nil {
+					return nil, err
+				}
+				l.host = host
+			}
+			src := wasm.Source{Name: p.Name, Hook: p.Hook, Parameters: p.Parameters, Limits: p.Limits}
+			for _, b := range p.Files {
+				src.Wasm = b
+			}
+			m, err := l.host.LoadPolicy(ctx, src)
+			if err != nil {
+				return nil, err
+			}
+			out.module = m
+			return m, nil
+		},
 	}}
-	if len(f.NodePools) > 0 {
-		out.Applies = func(p *policy.NodePool) bool { return slices.Contains(f.NodePools, p.Name) }
-	}
-	if f.wasm == nil {
-		m, err := rego.Load(ctx, rego.Source{Name: f.Name, Hook: f.hook, Files: f.rego, Data: f.Data, Parameters: f.Parameters})
-		if err != nil {
-			return out, err
-		}
-		out.rego, out.Evaluator, out.Revision = m, m, m.Revision()
-		return out, nil
-	}
-	if l.host == nil {
-		host, err := newWasmHost()
-		if err != nil {
-			return out, err
-		}
-		l.host = host
-	}
-	m, err := l.host.LoadPolicy(ctx, wasm.Source{Name: f.Name, Hook: f.hook, Wasm: f.wasm, Parameters: f.Parameters})
-	if err != nil {
-		return out, err
-	}
-	params, err := json.Marshal(f.Parameters)
-	if err != nil {
-		return out, fmt.Errorf("policy %q: parameters: %w", f.Name, err)
-	}
-	sum := sha256.Sum256(append([]byte(m.Digest()+"\x00"), params...))
-	out.module, out.Evaluator, out.Revision = m, m, "sha256:"+hex.EncodeToString(sum[:])
-	return out, nil
+	var err error
+	out.Policy, err = loader.Load(ctx, f.Policy, f.Artifact)
+	return out, err
 }
 
-var packageLine = regexp.MustCompile(`(?m)^package[ \t]+([A-Za-z0-9_.]+)`)
-
-// packageOf is the package that a Rego file declares.
-func packageOf(text string) string {
-	m := packageLine.FindStringSubmatch(text)
-	if m == nil {
-		return ""
+// with is f with other parameters.
+func with(f set.Found, parameters map[string]any) (set.Found, error) {
+	raw, err := json.Marshal(parameters)
+	if err != nil {
+		return f, err
 	}
-	return m[1]
+	f.Policy = f.Policy.DeepCopy()
+	f.Policy.Spec.Parameters = &runtime.RawExtension{Raw: raw}
+	return f, nil
 }
 
-// hookOf splits dovetail.<hook>.<name>; ok is false for other packages.
-func hookOf(pkg string) (hook policy.Hook, name string, ok bool) {
-	parts := strings.SplitN(pkg, ".", 3)
-	if len(parts) < 3 || parts[0] != "dovetail" || !slices.Contains(policy.Hooks(), policy.Hook(parts[1])) {
-		return "", "", false
+// moduleName is the path of the module of f below its folder, and its bytes; "" for Rego.
+func moduleName(f set.Found) (string, []byte) {
+	for _, name := range sortedKeys(f.Artifact.Files) {
+		if filepath.Ext(name) == ".wasm" {
+			if filepath.Ext(f.File) == ".wasm" {
+				return f.File, f.Artifact.Files[name]
+			}
+			return filepath.Join(filepath.Dir(f.File), name), f.Artifact.Files[name]
+		}
 	}
-	return policy.Hook(parts[1]), parts[2], true
+	return "", nil
 }
 
 func isTest(path string) bool { return strings.HasSuffix(path, "_test.rego") }
@@ -201,129 +189,6 @@ func readPolicyTree(dir string, extensions ...string) (map[string]string, error)
 	return out, err
 }
 
-// policyFiles finds the policies in and below dir. Rego files of package dovetail.lib are
-// there for all of them; further files of a policy's own package belong to it.
-func policyFiles(dir string) ([]policyFile, []error) {
-	texts, err := readPolicyTree(dir, ".rego", ".wasm", ".yaml")
-	if err != nil {
-		return nil, []error{err}
-	}
-	var out []policyFile
-	var errs []error
-	lib := map[string]string{}
-	at := map[string]int{}
-	for _, path := range sortedKeys(texts) {
-		if filepath.Ext(path) != ".rego" || isTest(path) {
-			continue
-		}
-		pkg := packageOf(texts[path])
-		if pkg == "dovetail.lib" || strings.HasPrefix(pkg, "dovetail.lib.") {
-			lib[path] = texts[path]
-			continue
-		}
-		hook, name, ok := hookOf(pkg)
-		if !ok {
-			what := "declares no package"
-			if pkg != "" {
-				what = "is of package " + pkg
-			}
-			errs = append(errs, &policy.Error{Class: policy.ClassLoad, File: path, Line: 1,
-				Msg: what + "; a policy is of package dovetail.<hook>.<name>, where hook is score, disrupt, launch or admit"})
-			continue
-		}
-		if i, ok := at[pkg]; ok {
-			out[i].rego[path] = texts[path]
-			continue
-		}
-		at[pkg] = len(out)
-		f := policyFile{path: path, hook: hook, rego: map[string]string{path: texts[path]}}
-		f.Name = strings.ReplaceAll(name, "_", "-")
-		out = append(out, f)
-	}
-	for _, path := range sortedKeys(texts) {
-		if filepath.Ext(path) == ".wasm" {
-			f := policyFile{path: path, wasm: []byte(texts[path])}
-			f.Name = strings.TrimSuffix(filepath.Base(path), ".wasm")
-			out = append(out, f)
-		}
-	}
-	var usable []policyFile
-	for _, f := range out {
-		if f.rego != nil {
-			for path, text := range lib {
-				f.rego[path] = text
-			}
-		}
-		if err := f.configure(texts); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		usable = append(usable, f)
-	}
-	return usable, errs
-}
-
-// configure reads the settings beside the policy, if there are any, and finds the hook of
-// a module.
-func (f *policyFile) configure(texts map[string]string) error {
-	fault := func(format string, args ...any) error {
-		return &policy.Error{Class: policy.ClassLoad, Policy: f.Name, Msg: fmt.Sprintf(format, args...)}
-	}
-	side := strings.TrimSuffix(f.path, filepath.Ext(f.path)) + ".yaml"
-	text, ok := texts[side]
-	if !ok {
-		b, err := os.ReadFile(side)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		text = string(b)
-	}
-	s := settings{Name: f.Name}
-	if err := yaml.UnmarshalStrict([]byte(text), &s); err != nil {
-		return fault("%s: %v", side, err)
-	}
-	if f.rego != nil && s.Hook != "" && s.Hook != f.hook {
-		return fault("%s: hook %s, but the package is of hook %s", side, s.Hook, f.hook)
-	}
-	if s.Mode != "" && !slices.Contains([]policy.Mode{policy.Enforce, policy.Shadow, policy.Disabled}, s.Mode) {
-		return fault("%s: mode %s; Enforce, Shadow or Disabled is required", side, s.Mode)
-	}
-	if s.Failure != "" && s.Failure != policy.Ignore && s.Failure != policy.Deny {
-		return fault("%s: failurePolicy %s; Ignore or Deny is required", side, s.Failure)
-	}
-	f.settings = s
-	if f.rego != nil {
-		return nil
-	}
-	f.hook = s.Hook
-	if f.hook == "" {
-		hooks, err := moduleHooks(f.wasm)
-		if err != nil {
-			return fault("%v", err)
-		}
-		if len(hooks) != 1 {
-			return fault("the module has hooks %v; %s must name one of them (hook)", hooks, side)
-		}
-		f.hook = hooks[0]
-	}
-	return nil
-}
-
-// moduleHooks are the hooks that a module exports a function for.
-func moduleHooks(b []byte) ([]policy.Hook, error) {
-	m, err := module.Decode(b)
-	if err != nil {
-		return nil, err
-	}
-	var out []policy.Hook
-	for _, h := range frame.Hooks() {
-		if _, ok := m.Export(h.Export()); ok {
-			out = append(out, policy.Hook(h.String()))
-		}
-	}
-	return out, nil
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // factsFile is what a file says of the cluster beside its objects.
@@ -350,4 +215,9 @@ func readFacts(name string) (policy.Facts, error) {
 		return policy.Facts{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return policy.Facts{Cluster: f.Cluster, Commitments: f.Commitments, Signals: f.Signals, History: f.History, InFlight: f.InFlight, TeamLabel: f.TeamLabel}, nil
+}
+
+// errOne says that path must be one policy and is not.
+func errOne(path string, n int, errs []error) error {
+	return errors.Join(append([]error{fmt.Errorf("%s has %d policies; one is wanted", path, n)}, errs...)...)
 }

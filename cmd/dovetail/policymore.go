@@ -170,15 +170,10 @@ type inspection struct {
 
 func inspect(cmd *cobra.Command, path string, asJSON bool) error {
 	var loader policyLoader
-	files, errs := policyFiles(path)
+	list, errs := loader.folder(cmd.Context(), path)
 	var out []inspection
-	for _, f := range files {
-		// Parameters may be required; what a module says of itself does not depend on them.
-		p, err := loader.load(cmd.Context(), f)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+	for n := range list {
+		p := &list[n]
 		i := inspection{Name: p.Name, Hooks: []policy.Hook{p.Hook}, Revision: p.Revision, Reads: p.Evaluator.Reads()}
 		if p.rego != nil {
 			m := p.rego.Metadata()
@@ -186,15 +181,18 @@ func inspect(cmd *cobra.Command, path string, asJSON bool) error {
 			if m.Parameters != nil {
 				i.Parameters = m.Parameters
 			}
-			for _, text := range f.rego {
-				i.Bytes += len(text)
+			for _, b := range p.found.Artifact.Files {
+				i.Bytes += len(b)
 			}
 		} else {
 			d := p.module.Description()
-			i.Runtime, i.Module, i.Bytes, i.Title = "wasm", &d, len(f.wasm), strings.TrimSpace(d.Name+" "+d.Version)
+			i.Runtime, i.Module, i.Bytes, i.Title = "wasm", &d, 0, strings.TrimSpace(d.Name+" "+d.Version)
 			i.ABI = fmt.Sprintf("1.%d", p.module.Minor())
-			if i.Hooks, err = moduleHooks(f.wasm); err != nil {
-				return fmt.Errorf("policy inspect: %w", err)
+			_, b := moduleName(p.found)
+			i.Bytes = len(b)
+			i.Hooks = nil
+			for _, h := range p.module.Hooks() {
+				i.Hooks = append(i.Hooks, policy.Hook(h.String()))
 			}
 			if len(d.SettingsSchema) > 0 {
 				i.Parameters = d.SettingsSchema
@@ -204,9 +202,6 @@ func inspect(cmd *cobra.Command, path string, asJSON bool) error {
 		out = append(out, i)
 	}
 	if len(out) == 0 {
-		if len(errs) == 0 {
-			errs = append(errs, fmt.Errorf("%s: no policy", path))
-		}
 		return fmt.Errorf("policy inspect: %w", errors.Join(errs...))
 	}
 	for _, err := range errs {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
@@ -57,34 +56,32 @@ func pushPolicy(ctx context.Context, path, reference string, plain bool) (string
 	var loader policyLoader
 	list, errs := loader.folder(ctx, path)
 	switch {
-	case len(errs) > 0:
-		return "", errors.Join(errs...)
-	case len(list) != 1:
-		return "", fmt.Errorf("%s has %d policies; an artefact is one", path, len(list))
+	case len(errs) > 0 || len(list) != 1:
+		return "", errOne(path, len(list), errs)
 	}
-	f := &list[0].file
-	layer, layerType, kind := f.wasm, remote.LayerWasm, remote.ArtifactWasm
-	if f.wasm == nil {
-		layerType, kind = remote.LayerBundle, remote.ArtifactRego
-		if layer, err = bundleOf(f.rego); err != nil {
+	p := &list[0]
+	layerType, kind, title := remote.LayerWasm, remote.ArtifactWasm, p.Name+".wasm"
+	_, layer := moduleName(p.found)
+	if p.module == nil {
+		layerType, kind, title = remote.LayerBundle, remote.ArtifactRego, p.Name+".tar.gz"
+		if layer, err = bundleOf(p.found.Artifact.Files); err != nil {
 			return "", err
 		}
 	} else {
-		list[0].module.Close()
+		p.module.Close()
 	}
 	store := memory.New()
 	desc, err := oras.PushBytes(ctx, store, layerType, layer)
 	if err != nil {
 		return "", err
 	}
-	desc.Annotations = map[string]string{ocispec.AnnotationTitle: f.Name + map[bool]string{true: ".wasm", false: ".tar.gz"}[f.wasm != nil]}
+	desc.Annotations = map[string]string{ocispec.AnnotationTitle: title}
 	manifest, err := oras.PackManifest(ctx, store, oras.PackManifestVersion1_1, kind, oras.PackManifestOptions{
 		Layers: []ocispec.Descriptor{desc},
 		ManifestAnnotations: map[string]string{
-			ocispec.AnnotationTitle:     f.Name,
-			"sh.dovetail.policy.hook":   string(f.hook),
-			ocispec.AnnotationCreated:   "1970-01-01T00:00:00Z", // equal files give an equal digest
-			"sh.dovetail.policy.digest": list[0].Revision,
+			ocispec.AnnotationTitle:   p.Name,
+			ocispec.AnnotationCreated: "1970-01-01T00:00:00Z", // equal files give an equal digest
+			"sh.dovetail.policy.hook": string(p.Hook),
 		},
 	})
 	if err != nil {
@@ -109,22 +106,16 @@ func pushPolicy(ctx context.Context, path, reference string, plain bool) (string
 	return fmt.Sprintf("%s/%s@%s", ref.Registry, ref.Repository, manifest.Digest), nil
 }
 
-// bundleOf is an OPA bundle of files. It does not depend on where they are or how old.
-func bundleOf(files map[string]string) ([]byte, error) {
+// bundleOf is an OPA bundle of files. It does not depend on how old they are.
+func bundleOf(files map[string][]byte) ([]byte, error) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	t := tar.NewWriter(z)
-	seen := map[string]int{}
-	for _, path := range sortedKeys(files) {
-		name := filepath.Base(path)
-		if n := seen[name]; n > 0 {
-			name = fmt.Sprintf("%d/%s", n, name)
-		}
-		seen[filepath.Base(path)]++
-		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[path])), Format: tar.FormatUSTAR}); err != nil {
+	for _, name := range sortedKeys(files) {
+		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(files[name])), Format: tar.FormatUSTAR}); err != nil {
 			return nil, err
 		}
-		if _, err := t.Write([]byte(files[path])); err != nil {
+		if _, err := t.Write(files[name]); err != nil {
 			return nil, err
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/set"
 	"github.com/dovetail-sh/dovetail/policies"
 )
 
@@ -222,7 +223,9 @@ func (f *policyTestFlags) rego(ctx context.Context, modules map[string]*ast.Modu
 
 // vector is a test of a Wasm module.
 type vector struct {
-	Name       string          `json:"name"`
+	Name string `json:"name"`
+	// Hook is needed for a module of several.
+	Hook       policy.Hook     `json:"hook"`
 	Parameters map[string]any  `json:"parameters"`
 	Input      json.RawMessage `json:"input"`
 	Want       json.RawMessage `json:"want"`
@@ -241,29 +244,30 @@ func (f *policyTestFlags) wasm(ctx context.Context, paths []string) ([]testResul
 		if !info.IsDir() && filepath.Ext(p) != ".wasm" {
 			continue
 		}
-		files, errs := policyFiles(p)
-		for _, file := range files {
-			if file.wasm == nil {
-				continue
-			}
-			results, err := testModule(ctx, &loader, file, match)
+		// What is no good as a policy may still be tested, and policy check says what it is.
+		found, _ := findPolicies(p)
+		dir := p
+		if !info.IsDir() {
+			dir = filepath.Dir(p)
+		}
+		for _, f := range found {
+			results, err := testModule(ctx, &loader, dir, f, match)
 			if err != nil {
 				return nil, err
 			}
 			out = append(out, results...)
 		}
-		for _, err := range errs {
-			var pe *policy.Error
-			if !errors.As(err, &pe) {
-				return nil, err
-			}
-		}
 	}
 	return out, nil
 }
 
-func testModule(ctx context.Context, l *policyLoader, f policyFile, match *regexp.Regexp) ([]testResult, error) {
-	name := strings.TrimSuffix(f.path, ".wasm") + "_test.yaml"
+// testModule runs the vectors of f, if it is a module with a file of them beside it.
+func testModule(ctx context.Context, l *policyLoader, dir string, f set.Found, match *regexp.Regexp) ([]testResult, error) {
+	module, _ := moduleName(f)
+	if module == "" {
+		return nil, nil
+	}
+	name := filepath.Join(dir, strings.TrimSuffix(module, ".wasm")+"_test.yaml")
 	b, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -277,10 +281,10 @@ func testModule(ctx context.Context, l *policyLoader, f policyFile, match *regex
 	}
 	var out []testResult
 	for _, v := range vectors {
-		if !match.MatchString(v.Name) {
+		if !match.MatchString(v.Name) || v.Hook != "" && v.Hook != policy.Hook(f.Policy.Spec.Hook) {
 			continue
 		}
-		t := testResult{file: name, suite: f.Name, name: v.Name}
+		t := testResult{file: name, suite: f.Policy.Name, name: v.Name}
 		begin := time.Now()
 		if err := v.run(ctx, l, f); err != nil {
 			t.failed, t.message = true, err.Error()
@@ -292,7 +296,7 @@ func testModule(ctx context.Context, l *policyLoader, f policyFile, match *regex
 }
 
 // run asks the module, and says what is not as wanted.
-func (v *vector) run(ctx context.Context, l *policyLoader, f policyFile) error {
+func (v *vector) run(ctx context.Context, l *policyLoader, f set.Found) error {
 	got, err := v.ask(ctx, l, f)
 	switch {
 	case v.Error != "" && err == nil:
@@ -312,20 +316,23 @@ func (v *vector) run(ctx context.Context, l *policyLoader, f policyFile) error {
 	return nil
 }
 
-func (v *vector) ask(ctx context.Context, l *policyLoader, f policyFile) (string, error) {
+func (v *vector) ask(ctx context.Context, l *policyLoader, f set.Found) (string, error) {
 	if v.Parameters != nil {
-		f.Parameters = v.Parameters
+		var err error
+		if f, err = with(f, v.Parameters); err != nil {
+			return "", err
+		}
 	}
 	p, err := l.load(ctx, f)
 	if err != nil {
 		return "", err
 	}
 	defer p.module.Close()
-	limits := policy.DefaultLimits(f.hook)
+	limits := p.Limits.WithDefaults(p.Hook)
 	ctx, cancel := context.WithTimeout(ctx, limits.Wall(0))
 	defer cancel()
 	var answer any
-	in, err := inputOf(f.hook, v.Input)
+	in, err := inputOf(p.Hook, v.Input)
 	if err != nil {
 		return "", fmt.Errorf("input: %w", err)
 	}

@@ -46,12 +46,15 @@ func runScenarios(cmd *cobra.Command, args []string) error {
 	judged, held := 0, 0
 	var loader policyLoader
 	loadPolicy := func(ref scenario.Policy) (policy.Policy, error) {
-		files, errs := policyFiles(ref.File)
-		if len(files) != 1 || len(errs) > 0 {
-			return policy.Policy{}, fmt.Errorf("%s: %d policies, want one: %w", ref.File, len(files), errors.Join(errs...))
+		found, errs := findPolicies(ref.File)
+		if len(found) != 1 || len(errs) > 0 {
+			return policy.Policy{}, errOne(ref.File, len(found), errs)
 		}
-		files[0].Parameters = ref.Parameters
-		p, err := loader.load(cmd.Context(), files[0])
+		f, err := with(found[0], ref.Parameters)
+		if err != nil {
+			return policy.Policy{}, err
+		}
+		p, err := loader.load(cmd.Context(), f)
 		return p.Policy, err
 	}
 	for _, path := range paths {

@@ -70,7 +70,7 @@ func loadPolicy(ctx context.Context, ref scenario.Policy) (policy.Policy, error)
 	}
 	_, pkg, _ := strings.Cut(string(b), "\npackage dovetail.")
 	hook, _, _ := strings.Cut(pkg, ".")
-	name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(ref.File), ".rego"), "_", "-")
+	name := strings.TrimSuffix(filepath.Base(ref.File), ".rego")
 	m, err := rego.Load(ctx, rego.Source{Name: name, Hook: policy.Hook(hook), Files: map[string]string{ref.File: string(b)}, Parameters: ref.Parameters})
 	if err != nil {
 		return policy.Policy{}, err
