@@ -308,6 +308,11 @@ func (s *solver) dropEmpty() {
 // drop gives a new node back: it takes no pod any more and does not count in the plan.
 func (s *solver) drop(n *node) {
 	s.book(n.column, -1)
+	for _, gr := range s.groups {
+		if gr.built {
+			s.removeDomain(gr, n)
+		}
+	}
 	n.dropped, n.room = true, make([]float64, s.D)
 }
 

@@ -89,9 +89,7 @@ func (gr *group) move(from, to int32) {
 	gr.hist[from]--
 	gr.hist[to]++
 	gr.least = min(gr.least, to)
-	for int(gr.least) < len(gr.hist)-1 && gr.hist[gr.least] == 0 {
-		gr.least++
-	}
+	gr.raise()
 }
 
 // prepare counts the domains of a spread group: those of the nodes it counts.
@@ -129,6 +127,33 @@ func (s *solver) addDomain(gr *group, n *node) {
 	gr.domains++
 	if gr.domains == 1 || c < gr.least {
 		gr.least = c
+	}
+}
+
+// removeDomain takes a node back that a spread group was told of.
+func (s *solver) removeDomain(gr *group, n *node) {
+	if !s.counted(s.filters[gr.filter], n) {
+		return
+	}
+	if gr.key != hostname {
+		if d := n.domains[gr.key]; d >= 0 {
+			gr.present[d]--
+		}
+		return
+	}
+	c := int32(0)
+	if e := n.entry(gr.id, false); e != nil {
+		c = e.count
+	}
+	gr.hist[c]--
+	gr.domains--
+	gr.raise()
+}
+
+// raise moves least up to the smallest count that a node has.
+func (gr *group) raise() {
+	for int(gr.least) < len(gr.hist)-1 && gr.hist[gr.least] == 0 {
+		gr.least++
 	}
 }
 

@@ -43,7 +43,6 @@ func (s *solver) replay() {
 	}
 	for _, n := range s.nodes {
 		n.counts = slices.Clone(n.boundCounts)
-		n.dropped = n.column >= 0 && len(n.pods) == 0
 	}
 	waiting := s.placed
 	slices.SortStableFunc(waiting, func(a, b placement) int { return cmp.Compare(a.seq, b.seq) })
