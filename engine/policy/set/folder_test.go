@@ -16,8 +16,8 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
 )
 
-// module is a Wasm policy that has no opinion on the rows of each question, for one row and
-// the hooks given.
+// module is a Wasm policy of the hooks given, admit or launch. It has no opinion on the one
+// object of an admission or the three claims of a launch.
 func module(t testing.TB, hooks ...frame.Hook) string {
 	t.Helper()
 	vec := func(items ...string) string { return string(rune(len(items))) + strings.Join(items, "") }
@@ -46,7 +46,7 @@ func module(t testing.TB, hooks ...frame.Hook) string {
 	codes := []string{body("\x41\x00"), body("\x41" + leb(1<<16))}
 	var data []string
 	for i, h := range hooks {
-		b, err := (&frame.Encoder{}).Encode(&frame.Table{Hook: h, Minor: frame.Minor, Rows: 1, Strings: &frame.Strings{}})
+		b, err := (&frame.Encoder{}).Encode(&frame.Table{Hook: h, Minor: frame.Minor, Rows: map[frame.Hook]int{frame.Admit: 1, frame.Launch: 3}[h], Strings: &frame.Strings{}})
 		if err != nil {
 			t.Fatal(err)
 		}
