@@ -194,37 +194,38 @@ func (f *policyEvalFlags) file(_ *cobra.Command, _ *policy.Engine, hook policy.H
 	return []any{in}, nil
 }
 
-// cluster is a snapshot with what policies are told beside it.
-func (f *policyEvalFlags) cluster(stdin io.Reader, paths []string) (*snapshot.Snapshot, snapshot.Objects, policy.Facts, error) {
+// cluster is what the files at paths hold, as a snapshot, with what policies are told beside
+// it.
+func (f *policyEvalFlags) cluster(stdin io.Reader, paths []string) (*load.Result, *snapshot.Snapshot, snapshot.Objects, policy.Facts, error) {
 	var none snapshot.Objects
 	facts, err := readFacts(f.facts)
 	if err != nil {
-		return nil, none, facts, err
+		return nil, nil, none, facts, err
 	}
 	now := time.Now().UTC()
 	if f.now != "" {
 		if now, err = time.Parse(time.RFC3339, f.now); err != nil {
-			return nil, none, facts, fmt.Errorf("--now: %w", err)
+			return nil, nil, none, facts, fmt.Errorf("--now: %w", err)
 		}
 	}
 	cat, _, err := readCatalog(f.catalog)
 	if err != nil {
-		return nil, none, facts, fmt.Errorf("--catalog: %w", err)
+		return nil, nil, none, facts, fmt.Errorf("--catalog: %w", err)
 	}
 	inputs, err := load.Files(paths, stdin)
 	if err != nil {
-		return nil, none, facts, err
+		return nil, nil, none, facts, err
 	}
 	in := load.Read(inputs)
 	if len(in.Read) == 0 && len(paths) > 0 {
-		return nil, none, facts, fmt.Errorf("no object in the input can be used%s", listProblems(in.Problems))
+		return nil, nil, none, facts, fmt.Errorf("no object in the input can be used%s", listProblems(in.Problems))
 	}
 	snap, objs := simulate.Snapshot(in, simulate.Options{Now: now, Catalog: cat})
-	return snap, objs, simulate.Facts(facts, objs), nil
+	return in, snap, objs, simulate.Facts(facts, objs), nil
 }
 
 func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook policy.Hook, paths []string) ([]any, error) {
-	snap, objs, facts, err := f.cluster(cmd.InOrStdin(), paths)
+	read, snap, objs, facts, err := f.cluster(cmd.InOrStdin(), paths)
 	if err != nil {
 		return nil, err
 	}
@@ -262,7 +263,7 @@ func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook po
 		}
 		out = append(out, in.Launch(snap, &plan, costs, facts))
 	case policy.Disrupt:
-		q, err := f.command(cmd.Context(), in, snap, facts)
+		q, err := f.command(cmd.Context(), in, read, snap, facts)
 		if err != nil {
 			return nil, err
 		}
@@ -275,7 +276,7 @@ func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook po
 }
 
 // command is the removal of --nodes: their pods go to other nodes, or to new ones.
-func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, snap *snapshot.Snapshot, facts policy.Facts) (*policy.DisruptInput, error) {
+func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, read *load.Result, snap *snapshot.Snapshot, facts policy.Facts) (*policy.DisruptInput, error) {
 	if len(f.nodes) == 0 {
 		return nil, errors.New("hook disrupt asks about a command: name its --nodes")
 	}
@@ -332,7 +333,7 @@ func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, snap *
 	if n := int64(len(snap.Pods)); n > 0 {
 		cmd.BlastRadius = cmd.PodsMoved * 1000 / n
 	}
-	return in.Disrupt(snap, cmd, nil, facts), nil
+	return in.Disrupt(snap, cmd, simulate.Owners(read, snap, without), facts), nil
 }
 
 func (f *policyEvalFlags) offerings(s *policy.Scores) []scoredOffering {

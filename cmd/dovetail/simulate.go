@@ -63,7 +63,7 @@ Exit codes:
   0  every pod has a node
   1  wrong usage, or nothing in the input can be used
   2  some pods stay without a node (not with --allow-unscheduled)
-  3  the input has errors or warnings (only with --strict)`
+  3  the input has errors or warnings, or policies cannot be loaded (only with --strict)`
 
 func simulateCommand() *cobra.Command {
 	var f simulateFlags
@@ -149,6 +149,9 @@ func (f *simulateFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	for _, e := range notLoaded {
 		fmt.Fprintln(cmd.ErrOrStderr(), "dovetail: policy not loaded:", e)
+	}
+	if f.strict && len(notLoaded) > 0 {
+		return exit{exitProblems, fmt.Errorf("simulate: %d policies are not loaded, and --strict is set", len(notLoaded))}
 	}
 	return f.verdict(cmd, &out.Report)
 }

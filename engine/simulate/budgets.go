@@ -62,7 +62,7 @@ func budgetWeek(d karpv1.Disruption, now time.Time) policy.BudgetWeek {
 			closed, bound := false, false
 			for i := range windows {
 				w := &windows[i]
-				if w.active != nil && !w.active[m] || len(w.reasons) > 0 && !slices.Contains(w.reasons, reason) {
+				if len(w.active) > 0 && !w.active[m] || len(w.reasons) > 0 && !slices.Contains(w.reasons, reason) {
 					continue
 				}
 				bound = true
