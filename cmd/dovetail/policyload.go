@@ -214,6 +214,15 @@ func readFacts(name string) (policy.Facts, error) {
 	if err := yaml.UnmarshalStrict(b, &f); err != nil {
 		return policy.Facts{}, fmt.Errorf("%s: %w", name, err)
 	}
+	for i := range f.Commitments {
+		// A list that is left out selects all, as an empty one does.
+		m := &f.Commitments[i].Matches
+		for _, list := range []*[]string{&m.InstanceTypes, &m.Families, &m.Zones, &m.CapacityTypes} {
+			if *list == nil {
+				*list = []string{}
+			}
+		}
+	}
 	return policy.Facts{Cluster: f.Cluster, Commitments: f.Commitments, Signals: f.Signals, History: f.History, InFlight: f.InFlight, TeamLabel: f.TeamLabel}, nil
 }
 
