@@ -39,6 +39,12 @@ type Options struct {
 	MaxBackoff time.Duration
 	// FetchTimeout bounds one fetch. Defaults to 30 s.
 	FetchTimeout time.Duration
+	// StaleAfter is how long the source of a policy's documents may fail until the policy is
+	// told that they are stale. Defaults to 10 min.
+	StaleAfter time.Duration
+	// CacheDir keeps what sources gave last, for a restart while they are down. It must be
+	// writable for this user only: what is in it is not verified again. Defaults to none.
+	CacheDir string
 	// Activity fills status.lastHour. Defaults to none.
 	Activity *Activity
 	// Changed is called after the status of a policy has changed, with its name. It may be
@@ -50,7 +56,7 @@ func (o Options) withDefaults() Options {
 	for _, d := range []struct {
 		v *time.Duration
 		d time.Duration
-	}{{&o.FilePoll, 250 * time.Millisecond}, {&o.Poll, 30 * time.Second}, {&o.MaxBackoff, 5 * time.Minute}, {&o.FetchTimeout, 30 * time.Second}} {
+	}{{&o.FilePoll, 250 * time.Millisecond}, {&o.Poll, 30 * time.Second}, {&o.MaxBackoff, 5 * time.Minute}, {&o.FetchTimeout, 30 * time.Second}, {&o.StaleAfter, 10 * time.Minute}} {
 		if *d.v <= 0 {
 			*d.v = d.d
 		}
@@ -83,10 +89,11 @@ type member struct {
 	working    sync.Mutex
 	source     source.Source
 	opened     *v1alpha1.NodePolicySpec // that source was opened for
-	artifact   source.Artifact          // fetched last from source
+	artifact   source.Artifact          // what source gave last that could be loaded
 	tried      string                   // what was loaded or refused last: artefact and spec
 	triedErr   error
 	triedTwice bool
+	triedAt    time.Time
 
 	// These are used by who holds Set.mu.
 	spec     *v1alpha1.NodePolicy
@@ -96,9 +103,12 @@ type member struct {
 	due      time.Time // zero: never
 	failures int
 	good     *policy.Policy
-	digest   string // of the artefact of good
-	status   v1alpha1.NodePolicyStatus
-	removed  bool
+	// confirmed is when the source last gave what good was made of.
+	confirmed time.Time
+	stale     bool
+	digest    string // of the artefact of good
+	status    v1alpha1.NodePolicyStatus
+	removed   bool
 }
 
 // New returns a set without policies. It does nothing until it is told of policies, or
@@ -124,8 +134,10 @@ func (s *Set) apply(ctx context.Context, policies []*v1alpha1.NodePolicy, fromDi
 			m = &member{name: np.Name}
 			s.members[np.Name] = m
 		}
+		if m.spec == nil || m.fromDir != fromDir || !reflect.DeepEqual(m.spec.Spec, np.Spec) || len(artifacts) > 0 {
+			m.version++
+		}
 		m.spec, m.fromDir = np, fromDir
-		m.version++
 		todo = append(todo, m)
 	}
 	s.mu.Unlock()
@@ -147,6 +159,7 @@ func (s *Set) remove(names []string, fromDir bool) {
 		}
 		m.removed = true
 		delete(s.members, name)
+		s.forgetKept(m.spec)
 		if s.opts.Activity != nil {
 			s.opts.Activity.Forget(name)
 		}
@@ -241,7 +254,7 @@ func (s *Set) update(ctx context.Context, todo []*member, artifacts map[string]s
 			if a, ok := artifacts[m.name]; ok {
 				fixed = &a
 			}
-			attempts[i].outcome = s.outcome(ctx, m, attempts[i].np, fixed)
+			attempts[i].outcome = s.outcome(ctx, m, attempts[i].np, attempts[i].version, fixed)
 		})
 	}
 	wg.Wait()
@@ -253,6 +266,9 @@ func (s *Set) update(ctx context.Context, todo []*member, artifacts map[string]s
 	for i, m := range todo {
 		at := &attempts[i]
 		failed := errors.Join(at.fetchErr, at.loadErr)
+		if at.cacheErr != nil && !m.removed {
+			errs = append(errs, at.cacheErr)
+		}
 		switch {
 		case m.removed:
 			continue
@@ -266,6 +282,9 @@ func (s *Set) update(ctx context.Context, todo []*member, artifacts map[string]s
 		default:
 			m.failures = 0
 		}
+		if at.fetchErr == nil {
+			m.confirmed = time.Now()
+		}
 		if at.disabled {
 			swap = swap || m.good != nil
 			m.good, m.digest = nil, ""
@@ -273,6 +292,7 @@ func (s *Set) update(ctx context.Context, todo []*member, artifacts map[string]s
 			swap = true
 			m.good, m.digest = at.loaded, at.digest
 		}
+		swap = m.age(at.np, s.opts.StaleAfter) || swap
 		m.due = s.next(m, at.np, at.outcome)
 		if m.version != at.version && !m.fromDir {
 			m.due = time.Now()
@@ -298,15 +318,48 @@ func (s *Set) update(ctx context.Context, todo []*member, artifacts map[string]s
 	return errors.Join(errs...)
 }
 
+// age tells the policy in force how old its documents are, once they are stale and when
+// they are not any more. It says whether that changed anything.
+func (m *member) age(np *v1alpha1.NodePolicy, after time.Duration) bool {
+	if m.good == nil || len(m.good.Documents) == 0 {
+		m.stale = false
+		return false
+	}
+	old := time.Since(m.confirmed)
+	stale := !m.confirmed.IsZero() && old > after
+	if !stale && !m.stale {
+		return false
+	}
+	inline, err := np.Spec.Data.DecodeInline()
+	if err != nil {
+		return false
+	}
+	p := *m.good
+	p.Documents = maps.Clone(p.Documents)
+	for name, d := range p.Documents {
+		if _, ok := inline[name]; ok {
+			continue
+		}
+		d.Stale, d.AgeSeconds = stale, 0
+		if stale {
+			d.AgeSeconds = int64(old / time.Second)
+		}
+		p.Documents[name] = d
+	}
+	m.good, m.stale = &p, stale
+	return true
+}
+
 // outcome is what came of one attempt.
 type outcome struct {
 	fetchErr, loadErr error
+	cacheErr          error // of keeping the files for a restart; harmless for now
 	invalid, disabled bool
 	loaded            *policy.Policy // nil if what is in force stays
 	digest            string
 }
 
-func (s *Set) outcome(ctx context.Context, m *member, np *v1alpha1.NodePolicy, fixed *source.Artifact) outcome {
+func (s *Set) outcome(ctx context.Context, m *member, np *v1alpha1.NodePolicy, version int64, fixed *source.Artifact) outcome {
 	var o outcome
 	fail := func(err error) error { return fmt.Errorf("policy %q: %w", np.Name, err) }
 	if np.Spec.Mode == v1alpha1.ModeDisabled {
@@ -338,17 +391,19 @@ func (s *Set) outcome(ctx context.Context, m *member, np *v1alpha1.NodePolicy, f
 		if err != nil {
 			o.fetchErr = fail(fmt.Errorf("fetch: %w", err))
 			if m.artifact.Revision == "" {
+				m.artifact = s.remembered(np)
+			}
+			if m.artifact.Revision == "" {
 				return o
 			}
 			// A changed spec still applies to the files fetched before.
 			a = m.artifact
 		}
 	}
-	m.artifact = a
 	// What was loaded or refused before would be again, but a refusal may have been for
 	// want of time.
-	key := a.Revision + fmt.Sprintf(" %p", np)
-	if key == m.tried && (m.triedErr == nil || m.triedTwice) {
+	key := fmt.Sprintf("%s %d", a.Revision, version)
+	if key == m.tried && (m.triedErr == nil || m.triedTwice && time.Since(m.triedAt) < s.opts.MaxBackoff) {
 		o.loadErr = m.triedErr
 		return o
 	}
@@ -358,12 +413,16 @@ func (s *Set) outcome(ctx context.Context, m *member, np *v1alpha1.NodePolicy, f
 		return o
 	}
 	m.triedTwice = key == m.tried
-	m.tried, m.triedErr = key, err
+	m.tried, m.triedErr, m.triedAt = key, err, time.Now()
 	if err != nil {
 		o.loadErr = err
 		return o
 	}
 	o.loaded, o.digest = &p, a.Revision
+	m.artifact = a
+	if o.fetchErr == nil && fixed == nil {
+		o.cacheErr = s.remember(np, a)
+	}
 	return o
 }
 

@@ -408,6 +408,10 @@ func TestSet_closes(t *testing.T) {
 			runtime.GC()
 		}
 	}
+	// A spec that is applied again is not compiled again.
+	if err := s.Apply(t.Context(), inline("a", warns(fmt.Sprint(swaps-1)))); err != nil {
+		t.Fatal(err)
+	}
 	cancel()
 	wg.Wait()
 	s.Remove("a")
@@ -494,5 +498,94 @@ func TestSet_Run_folder(t *testing.T) {
 	s.Remove("a")
 	if got := codes(t, e); got != "a:three b:cluster" {
 		t.Errorf("warnings %q, want that policies of the folder stay", got)
+	}
+}
+
+// TestSet_restart starts anew while a source is down.
+func TestSet_restart(t *testing.T) {
+	dir := t.TempDir()
+	c := &cluster{maps: map[string]map[string]string{"ns/p": {"p.rego": warns("one")}}}
+	begin := func() (*set.Set, *policy.Engine) {
+		e := policy.NewEngine(policy.Options{})
+		return set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c}.Open, CacheDir: dir}), e
+	}
+	np := func() *v1alpha1.NodePolicy {
+		np := inline("p", "")
+		np.Spec.Source = v1alpha1.PolicySource{ConfigMapRef: &v1alpha1.ConfigMapReference{Namespace: "ns", Name: "p"}}
+		return np
+	}
+	s, _ := begin()
+	if err := s.Apply(t.Context(), np()); err != nil {
+		t.Fatal(err)
+	}
+	// What was refused is not kept.
+	c.put("ns/p", map[string]string{"p.rego": "nonsense"})
+	if err := s.Refresh(t.Context()); err == nil {
+		t.Fatal("nonsense took force")
+	}
+	c.put("ns/p", nil)
+	s, e := begin()
+	if err := s.Apply(t.Context(), np()); err == nil || !strings.Contains(err.Error(), "not found") {
+		t.Errorf("error %v, want that of the source", err)
+	}
+	if got := codes(t, e); got != "p:one" {
+		t.Errorf("warnings %q after a restart, want p:one", got)
+	}
+	if st, _ := s.Status("p"); condition(st, v1alpha1.ConditionReady) != "True/LastGoodRevision" || !strings.Contains(st.LastError, "stays in force") {
+		t.Errorf("status %+v", st)
+	}
+
+	other := np()
+	other.Spec.Source.ConfigMapRef.Key = "p.rego"
+	s, e = begin()
+	if err := s.Apply(t.Context(), other); err == nil || codes(t, e) != "" {
+		t.Errorf("error %v, warnings %q: another source got what was kept", err, codes(t, e))
+	}
+	files, err := filepath.Glob(dir + "/*")
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %v (%v), want one", files, err)
+	}
+	kept, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, files[0], strings.Replace(string(kept), `"p.rego"`, `"q.rego"`, 1))
+	s, e = begin()
+	if err := s.Apply(t.Context(), np()); err == nil || codes(t, e) != "" {
+		t.Errorf("error %v, warnings %q: a damaged file was used", err, codes(t, e))
+	}
+	s.Remove("p")
+	if files, _ := filepath.Glob(dir + "/*"); len(files) != 0 {
+		t.Errorf("files %v of a policy that was removed", files)
+	}
+}
+
+// TestSet_staleDocuments tells a policy that its documents are old.
+func TestSet_staleDocuments(t *testing.T) {
+	rates := map[string]string{"rates.json": `{"m7i": 3}`}
+	c := &cluster{maps: map[string]map[string]string{"ns/rates": rates}}
+	e := policy.NewEngine(policy.Options{})
+	s := set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c}.Open, StaleAfter: 10 * time.Millisecond})
+	np := inline("p", "package dovetail.admit.p\n\nwarn contains {\"code\": sprintf(\"%v/%v\", [input.documents.rates.stale, input.documents.fee.stale]), \"msg\": \"m\"} if data.rates.m7i == 3\n")
+	np.Spec.Data = &v1alpha1.PolicyData{Inline: raw(`{"fee": 1}`), ConfigMapRefs: []v1alpha1.ConfigMapReference{{Namespace: "ns", Name: "rates"}}}
+	if err := s.Apply(t.Context(), np); err != nil {
+		t.Fatal(err)
+	}
+	if got := codes(t, e); got != "p:false/false" {
+		t.Errorf("warnings %q of fresh documents", got)
+	}
+	c.put("ns/rates", nil)
+	eventually(t, "the documents are stale", func() bool {
+		if err := s.Refresh(t.Context()); err == nil {
+			t.Fatal("Refresh() succeeded without the ConfigMap")
+		}
+		return codes(t, e) == "p:true/false"
+	})
+	c.put("ns/rates", rates)
+	if err := s.Refresh(t.Context(), "p"); err != nil {
+		t.Fatal(err)
+	}
+	if got := codes(t, e); got != "p:false/false" {
+		t.Errorf("warnings %q of documents that are fresh again", got)
 	}
 }
