@@ -485,7 +485,7 @@ func refersTo(refs []string, pkg string) bool {
 func hooksOf(b []byte) ([]v1alpha1.Hook, error) {
 	names, err := exportsOf(b)
 	if err != nil {
-		return nil, fmt.Errorf("Wasm module: %w", err)
+		return nil, fmt.Errorf("module: %w", err)
 	}
 	var out []v1alpha1.Hook
 	for _, h := range policy.Hooks() {
@@ -494,7 +494,7 @@ func hooksOf(b []byte) ([]v1alpha1.Hook, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("Wasm module: exports no dv_<hook> with a hook of %s", hookList())
+		return nil, fmt.Errorf("module: exports no dv_<hook> with a hook of %s", hookList())
 	}
 	return out, nil
 }
@@ -504,7 +504,7 @@ var errTruncated = errors.New("is cut off")
 // exportsOf lists the names that a Wasm module exports.
 func exportsOf(b []byte) ([]string, error) {
 	if !bytes.HasPrefix(b, []byte("\x00asm\x01\x00\x00\x00")) {
-		return nil, errors.New("does not start as one of version 1")
+		return nil, errors.New("does not start as Wasm of version 1")
 	}
 	b = b[8:]
 	for len(b) > 0 {

@@ -154,9 +154,9 @@ func TestFromFolder(t *testing.T) {
 			},
 			want: []string{"good admit rego good.rego: good.rego"},
 			wantErrs: []string{
-				"cut.wasm: Wasm module: is cut off", "data.yaml: the name dovetail is reserved", "empty.rego: there is no package clause", "late.rego: line 1: must be the package clause",
-				"misspelt.rego: package dovetail.scores.a is not dovetail.<hook>.<name> with a hook of score, disrupt, launch, admit", "no.wasm: Wasm module: exports no dv_<hook>",
-				"old.wasm: Wasm module: does not start as one of version 1", "sub/data.json: sub/data.json:1: must be an object",
+				"cut.wasm: module: is cut off", "data.yaml: the name dovetail is reserved", "empty.rego: there is no package clause", "late.rego: line 1: must be the package clause",
+				"misspelt.rego: package dovetail.scores.a is not dovetail.<hook>.<name> with a hook of score, disrupt, launch, admit", "no.wasm: module: exports no dv_<hook>",
+				"old.wasm: module: does not start as Wasm of version 1", "sub/data.json: sub/data.json:1: must be an object",
 			},
 		},
 		"documents that are at odds": {

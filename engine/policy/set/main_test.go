@@ -1,6 +1,7 @@
 package set_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -14,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/open-policy-agent/opa/v1/ast"
+	"github.com/open-policy-agent/opa/v1/bundle"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -137,8 +140,28 @@ func (c *cluster) ConfigMap(_ context.Context, namespace, name string) (*corev1.
 	return nil, errors.New("not found")
 }
 
+// Secret has one with the key that signed uses.
 func (c *cluster) Secret(context.Context, string, string) (*corev1.Secret, error) {
-	return nil, errors.New("not found")
+	return &corev1.Secret{Data: map[string][]byte{"hmac": []byte("shared")}}, nil
+}
+
+// signed is an OPA bundle of one policy with a signature, or without one if the text is no
+// policy.
+func signed(t testing.TB, text string) []byte {
+	t.Helper()
+	b := bundle.Bundle{Data: map[string]any{}}
+	b.Manifest.Init()
+	if parsed, err := ast.ParseModule("p.rego", text); err == nil {
+		b.Modules = []bundle.ModuleFile{{URL: "p.rego", Path: "/p.rego", RelativePath: "p.rego", Raw: []byte(text), Parsed: parsed}}
+		if err := b.GenerateSignature(bundle.NewSigningConfig("shared", "HS256", ""), "default", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var buf bytes.Buffer
+	if err := bundle.NewWriter(&buf).DisableFormat(true).Write(b); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
 }
 
 func (c *cluster) put(name string, data map[string]string) {

@@ -371,7 +371,7 @@ func (s *Set) outcome(ctx context.Context, m *member, np *v1alpha1.NodePolicy, v
 		o.invalid, o.loadErr = true, fail(err)
 		return o
 	}
-	a := source.Artifact{}
+	var a source.Artifact
 	if fixed != nil {
 		a = *fixed
 		m.source = nil

@@ -159,6 +159,18 @@ func TestSet_Run_reload(t *testing.T) {
 	c := &cluster{maps: map[string]map[string]string{}}
 	file := filepath.Join(dir, "file", "p.rego")
 	folder := filepath.Join(dir, "folder")
+	var body atomic.Pointer[[]byte]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tag := fmt.Sprintf("%q", digestOf(string(*body.Load())))
+		if r.Header.Get("If-None-Match") == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		w.Header().Set("ETag", tag)
+		_, _ = w.Write(*body.Load())
+	}))
+	defer server.Close()
+	key := &v1alpha1.VerificationKey{Algorithm: "HS256", SecretRef: &v1alpha1.SecretKeyReference{SecretReference: v1alpha1.SecretReference{Namespace: "ns", Name: "key"}, Key: "hmac"}}
 	sources := map[string]struct {
 		source v1alpha1.PolicySource
 		put    func(s *set.Set, text string)
@@ -174,11 +186,15 @@ func TestSet_Run_reload(t *testing.T) {
 		"ConfigMap without": {v1alpha1.PolicySource{ConfigMapRef: &v1alpha1.ConfigMapReference{Namespace: "ns", Name: "q"}}, func(_ *set.Set, text string) {
 			c.put("ns/q", map[string]string{"p.rego": text})
 		}},
+		"signed bundle": {v1alpha1.PolicySource{HTTP: &v1alpha1.HTTPSource{URL: server.URL, VerificationKey: key}}, func(_ *set.Set, text string) {
+			b := signed(t, text)
+			body.Store(&b)
+		}},
 	}
 	for name, tt := range sources {
 		t.Run(name, func(t *testing.T) {
 			e := policy.NewEngine(policy.Options{})
-			s := set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c}.Open, Poll: 100 * time.Millisecond})
+			s := set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c, Remote: remote.Options{Objects: c}.Open}.Open, Poll: 100 * time.Millisecond, MaxBackoff: 100 * time.Millisecond})
 			tt.put(s, warns("one"))
 			start(t, s)
 			np := inline("p", "")

@@ -115,11 +115,11 @@ func (h *hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.URL.Path, "/")
 	last, kind := parts[len(parts)-1], parts[len(parts)-2]
 	body, _ := io.ReadAll(r.Body)
-	switch {
-	case r.Method == http.MethodPost:
+	switch r.Method {
+	case http.MethodPost:
 		w.Header().Set("Location", r.URL.Path+"upload")
 		w.WriteHeader(http.StatusAccepted)
-	case r.Method == http.MethodPut:
+	case http.MethodPut:
 		id := digest(body)
 		h.blobs[id] = body
 		if kind == "manifests" {
