@@ -190,14 +190,15 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 // usesDevices reports whether a pod asks for devices by ResourceClaims.
 func usesDevices(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }
 
-// opaque is the class of a bound pod whose constraints cannot be read: it only uses room.
+// opaque is the class of a bound pod whose constraints cannot be read: it only uses room
+// and ports.
 func (c *classer) opaque(p *corev1.Pod) int32 {
 	i := int32(len(c.classes))
 	req := resources.PodRequests(p)
 	for name, v := range req {
 		req[name] = max(v, 0)
 	}
-	c.classes = append(c.classes, &Class{Namespace: p.Namespace, Labels: p.Labels, Requests: req, Terms: []requirements.Set{{}}, Affinity: []requirements.Set{{}}})
+	c.classes = append(c.classes, &Class{Namespace: p.Namespace, Labels: p.Labels, Requests: req, Terms: []requirements.Set{{}}, Affinity: []requirements.Set{{}}, Ports: hostPorts(&p.Spec)})
 	return i
 }
 

@@ -391,6 +391,14 @@ func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.To
 		sp.Selector = c.selector([]string{pod.Namespace}, false, sel)
 		cl.Spread = append(cl.Spread, sp)
 	}
+	cl.Ports = hostPorts(spec)
+	cl.ProfileKey = profileKey(cl)
+	return cl, nil
+}
+
+// hostPorts are the ports of its node that a pod takes.
+func hostPorts(spec *corev1.PodSpec) []Port {
+	var out []Port
 	for _, list := range [...][]corev1.Container{spec.Containers, sidecars(spec.InitContainers)} {
 		for _, ct := range list {
 			for _, p := range ct.Ports {
@@ -405,12 +413,11 @@ func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.To
 				if port.IP == "0.0.0.0" || port.IP == "::" {
 					port.IP = ""
 				}
-				cl.Ports = append(cl.Ports, port)
+				out = append(out, port)
 			}
 		}
 	}
-	cl.ProfileKey = profileKey(cl)
-	return cl, nil
+	return out
 }
 
 // sidecars are the init containers that keep running beside the others.
