@@ -612,6 +612,9 @@ func (s *solver) compileNodes() {
 		s.nodes = append(s.nodes, n)
 		for _, d := range sn.Missing {
 			n.ports = append(n.ports, s.snap.Daemons[d].Class.Ports...)
+			if !sn.InFlight {
+				continue // who knows why it is not there yet: only keep its place
+			}
 			for _, g := range s.daemonAdds[d] {
 				s.countPod(n, g, 1)
 			}
