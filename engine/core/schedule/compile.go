@@ -72,7 +72,6 @@ type solver struct {
 	startAnyway bool
 
 	placed []placement
-	seq    int32
 	// initial are the counts of bound pods, for the replay.
 	initial []groupState
 	bounds  bounds
@@ -239,9 +238,9 @@ type placedPods struct {
 	n     int32
 }
 
-// placement is n pods of a class on a node; seq is the order of binding.
+// placement is n pods of a class on a node. Placements are kept in the order of binding.
 type placement struct {
-	class, node, n, seq int32
+	class, node, n int32
 }
 
 func newSolver(ctx context.Context, snap *snapshot.Snapshot, opts Options) *solver {
@@ -356,7 +355,7 @@ func (s *solver) compileClasses() {
 			}
 		}
 	}
-	s.indexGroups(groups)
+	s.indexGroups()
 }
 
 func (s *solver) compileClass(id int32, sc *snapshot.Class, profiles map[string]*profile, groups, filters map[string]int32) *class {
@@ -510,7 +509,7 @@ func (s *solver) filter(known map[string]int32, sc *snapshot.Class, sp snapshot.
 }
 
 // indexGroups finds for each class the groups it belongs to.
-func (s *solver) indexGroups(_ map[string]int32) {
+func (s *solver) indexGroups() {
 	bySelector := map[int32][]int32{}
 	for g, gr := range s.groups {
 		if len(gr.selectors) > 0 {

@@ -47,9 +47,8 @@ type tier struct {
 
 // sale is what the pools of one weight sell to a profile.
 type sale struct {
-	weight  int64
-	relaxed bool
-	cols    bitset
+	weight int64
+	cols   bitset
 	// allocs are the allocations among the columns that are open now.
 	allocs bitset
 	id     string
@@ -84,7 +83,7 @@ func (s *solver) salesTo(p *profile) []*sale {
 					key[1] = 1
 				}
 				if byKind[key] == nil {
-					byKind[key] = &sale{weight: key[0], relaxed: col.relaxed, cols: newBits(len(s.columns)), allocs: newBits(len(s.allocs)), id: fmt.Sprint(p.id, "/", i, key)}
+					byKind[key] = &sale{weight: key[0], cols: newBits(len(s.columns)), allocs: newBits(len(s.allocs)), id: fmt.Sprint(p.id, "/", i, key)}
 				}
 				byKind[key].cols.set(k)
 			})

@@ -162,24 +162,11 @@ func (s *solver) nearest(c *class, pool int) []OfferExplanation {
 
 // explainNode lists what keeps pods of c off an existing node as the plan leaves it.
 func (s *solver) explainNode(c *class, n *node) []Reason {
-	if t := snapshot.Untolerated(c.snap.Tolerations, n.existing.Taints); t != nil {
-		return []Reason{{Code: UntoleratedTaint, Key: t.Key, Have: t.ToString()}}
-	}
-	if !s.accepts(c.profile, n) {
-		return []Reason{s.nodeMismatch(c, n)}
+	if r := s.nodeReason(c, n); r != nil {
+		return []Reason{*r}
 	}
 	if s.roomAllows(c, n) == 0 {
-		if portsConflict(n.ports, c.snap.Ports) {
-			return []Reason{{Code: PortTaken, Key: fmt.Sprintf("%d/%s", c.snap.Ports[0].Port, c.snap.Ports[0].Protocol), Have: "a pod on the node"}}
-		}
 		return s.diagnoseRoom(c, func(yield func([]float64) bool) { yield(n.room) })
-	}
-	group, ok := s.placeAllowed(c, n)
-	if ok {
-		_, group = s.hostAllows(c, n)
-	}
-	if group >= 0 {
-		return []Reason{s.groupReason(c, group)}
 	}
 	return nil
 }

@@ -440,8 +440,7 @@ func (s *solver) put(c *class, n *node, k int32, booked bool) {
 			s.guard(n, g, k)
 		}
 	}
-	s.seq++
-	s.placed = append(s.placed, placement{class: c.id, node: n.index, n: k, seq: s.seq})
+	s.placed = append(s.placed, placement{class: c.id, node: n.index, n: k})
 	s.demand[c.id] -= int(k)
 }
 

@@ -469,28 +469,11 @@ func (s *solver) diagnoseNodes(c *class) []Reason {
 	counts := map[Reason]int{}
 	var room []*node
 	for _, n := range s.nodes[:s.existing] {
-		if t := snapshot.Untolerated(c.snap.Tolerations, n.existing.Taints); t != nil {
-			counts[Reason{Code: UntoleratedTaint, Key: t.Key, Have: t.ToString()}]++
-			continue
-		}
-		if !s.accepts(c.profile, n) {
-			counts[s.nodeMismatch(c, n)]++
-			continue
-		}
-		if s.roomAllows(c, n) == 0 {
-			if portsConflict(n.ports, c.snap.Ports) {
-				counts[Reason{Code: PortTaken, Key: fmt.Sprintf("%d/%s", c.snap.Ports[0].Port, c.snap.Ports[0].Protocol), Have: "a pod on the node"}]++
-				continue
-			}
+		switch r := s.nodeReason(c, n); {
+		case r != nil:
+			counts[*r]++
+		case s.roomAllows(c, n) == 0:
 			room = append(room, n)
-			continue
-		}
-		group, ok := s.placeAllowed(c, n)
-		if ok {
-			_, group = s.hostAllows(c, n)
-		}
-		if group >= 0 {
-			counts[s.groupReason(c, group)]++
 		}
 	}
 	var out []Reason
@@ -512,6 +495,32 @@ func (s *solver) diagnoseNodes(c *class) []Reason {
 		}
 	}
 	return out
+}
+
+// nodeReason is what keeps pods of c off an existing node, room apart; nil if nothing does.
+func (s *solver) nodeReason(c *class, n *node) *Reason {
+	if t := snapshot.Untolerated(c.snap.Tolerations, n.existing.Taints); t != nil {
+		return &Reason{Code: UntoleratedTaint, Key: t.Key, Have: t.ToString()}
+	}
+	if !s.accepts(c.profile, n) {
+		r := s.nodeMismatch(c, n)
+		return &r
+	}
+	if portsConflict(n.ports, c.snap.Ports) {
+		return &Reason{Code: PortTaken, Key: fmt.Sprintf("%d/%s", c.snap.Ports[0].Port, c.snap.Ports[0].Protocol), Have: "a pod on the node"}
+	}
+	if s.roomAllows(c, n) == 0 {
+		return nil
+	}
+	group, ok := s.placeAllowed(c, n)
+	if ok {
+		_, group = s.hostAllows(c, n)
+	}
+	if group < 0 {
+		return nil
+	}
+	r := s.groupReason(c, group)
+	return &r
 }
 
 func (s *solver) nodeMismatch(c *class, n *node) Reason {

@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -45,7 +44,6 @@ func (s *solver) replay() {
 		n.counts = slices.Clone(n.boundCounts)
 	}
 	waiting := s.placed
-	slices.SortStableFunc(waiting, func(a, b placement) int { return cmp.Compare(a.seq, b.seq) })
 	order := make([]placement, 0, len(waiting))
 	for len(waiting) > 0 {
 		kept := waiting[:0:0]

@@ -45,15 +45,6 @@ func commonPrices(p *Problem, demand []float64) []float64 {
 		}
 		return 0
 	}
-	cost := func(j int) float64 {
-		switch {
-		case j < K:
-			return p.Price[j]
-		case j < K+m:
-			return 0
-		}
-		return 0
-	}
 	big := 0.0 // the cost of meeting one row with one column alone, at the worst
 	for i := range rows {
 		best := math.Inf(1)
@@ -74,10 +65,13 @@ func commonPrices(p *Problem, demand []float64) []float64 {
 		basis[i], inv[i*m+i], x[i] = K+m+i, 1, 1
 	}
 	price := func(j int) float64 {
-		if j >= K+m {
-			return big
+		switch {
+		case j < K:
+			return p.Price[j]
+		case j < K+m:
+			return 0
 		}
-		return cost(j)
+		return big
 	}
 	dual, dir := make([]float64, m), make([]float64, m)
 	for range 50 * (m + 1) {
