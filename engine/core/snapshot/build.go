@@ -138,7 +138,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			node = nodes[p.Spec.NodeName]
 			if node == nil && leaving[p.Spec.NodeName] {
 				// The pod will need room elsewhere, unless something forbids moving it.
-				pending = !daemon && p.DeletionTimestamp == nil && !protected(p, b.opts.Now) && !pdbs.block(p)
+				pending = !daemon && (p.DeletionTimestamp == nil || returns(p)) && !protected(p, b.opts.Now) && !pdbs.block(p)
 			}
 			if node == nil && !pending {
 				if !leaving[p.Spec.NodeName] {
@@ -147,9 +147,13 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 				continue
 			}
 		default:
-			pending = !daemon && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && p.Status.NominatedNodeName == ""
-			if !pending {
-				continue
+			name, expected := b.opts.Expected[key]
+			node = nodes[name]
+			if !expected || node == nil {
+				pending = !daemon && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && (expected || p.Status.NominatedNodeName == "")
+				if !pending {
+					continue
+				}
 			}
 		}
 		vols, claim, problem := b.volumes.of(p)
@@ -172,7 +176,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			class = b.classer.opaque(p)
 		}
 		i := int32(len(b.snap.Pods))
-		b.snap.Pods = append(b.snap.Pods, Pod{Key: key, Class: class, Daemon: daemon, Terminating: p.DeletionTimestamp != nil})
+		b.snap.Pods = append(b.snap.Pods, Pod{Key: key, Class: class, Daemon: daemon, Terminating: p.DeletionTimestamp != nil && !pending})
 		if pending {
 			b.snap.Pending = append(b.snap.Pending, i)
 			continue
@@ -185,6 +189,16 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 		}
 		node.Used.AddTo(b.classer.classes[class].Requests)
 	}
+}
+
+// returns reports whether a pod that goes will come back under its name.
+func returns(p *corev1.Pod) bool {
+	for i := range p.OwnerReferences {
+		if p.OwnerReferences[i].Kind == "StatefulSet" {
+			return true
+		}
+	}
+	return false
 }
 
 // usesDevices reports whether a pod asks for devices by ResourceClaims.

@@ -118,6 +118,8 @@ func TestBuild_pending(t *testing.T) {
 			}),
 			pod("held", on("leaving"), func(p *corev1.Pod) { p.Labels["app"] = "held" }),
 			pod("going", func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }),
+			pod("goes", on("leaving"), func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }),
+			pod("returns", on("leaving"), ownedBy("StatefulSet", "db"), func(p *corev1.Pod) { p.DeletionTimestamp = &deleted }),
 		},
 		PodDisruptionBudgets: []*policyv1.PodDisruptionBudget{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "held"}, Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &intstr.IntOrString{}, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "held"}}}}},
@@ -127,11 +129,58 @@ func TestBuild_pending(t *testing.T) {
 	for _, p := range s.Pending {
 		got = append(got, s.Pods[p].Key.Name)
 	}
-	if diff := cmp.Diff([]string{"moves", "waits"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"moves", "returns", "waits"}, got); diff != "" {
 		t.Errorf("pending pods (-want +got):\n%s", diff)
 	}
 	if len(s.Nodes) != 1 || s.Nodes[0].Used[corev1.ResourceCPU] != 500 {
 		t.Errorf("nodes = %+v, want n1 alone with 500m used", s.Nodes)
+	}
+}
+
+func TestBuild_expected(t *testing.T) {
+	claim := func(name string, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
+		c := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+		for _, f := range change {
+			f(c)
+		}
+		return c
+	}
+	s, problems := Build(Objects{
+		Nodes: []*corev1.Node{testNode("n1")},
+		NodeClaims: []*karpv1.NodeClaim{
+			claim("flies"), claim("marked"),
+			claim("ends", func(c *karpv1.NodeClaim) {
+				c.Status.Conditions = []metav1.Condition{{Type: karpv1.ConditionInstanceTerminating, Status: metav1.ConditionTrue}}
+			}),
+		},
+		Pods: []*corev1.Pod{
+			pod("a"),
+			pod("b", func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }),
+			pod("c", func(p *corev1.Pod) { p.Status.NominatedNodeName = "marked" }),
+			pod("d"), pod("e"),
+		},
+	}, Options{
+		Leaving:  map[string]bool{"marked": true},
+		Expected: map[PodKey]string{{"ns", "a"}: "flies", {"ns", "b"}: "n1", {"ns", "c"}: "marked", {"ns", "d"}: "gone"},
+	})
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	var got []string
+	for _, n := range s.Nodes {
+		for _, i := range n.Pods {
+			got = append(got, s.Pods[i].Key.Name+" on "+n.Name+fmt.Sprintf(" (%dm)", n.Used[corev1.ResourceCPU]))
+		}
+		if len(n.Pods) == 0 {
+			got = append(got, "nothing on "+n.Name)
+		}
+	}
+	for _, i := range s.Pending {
+		got = append(got, s.Pods[i].Key.Name+" waits")
+	}
+	if diff := cmp.Diff([]string{"a on flies (500m)", "b on n1 (500m)", "c waits", "d waits", "e waits"}, got); diff != "" {
+		t.Errorf("pods (-want +got):\n%s", diff)
 	}
 }
 

@@ -45,7 +45,7 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 		if claim != nil {
 			served[claim] = true
 		}
-		if n.DeletionTimestamp != nil || claim != nil && claim.DeletionTimestamp != nil {
+		if n.DeletionTimestamp != nil || claim != nil && b.leaving(claim) {
 			leaving[n.Name] = true
 			continue
 		}
@@ -60,10 +60,7 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 		byName[n.Name] = node
 	}
 	for _, c := range b.objs.NodeClaims {
-		if served[c] {
-			continue
-		}
-		if c.DeletionTimestamp != nil {
+		if served[c] || b.leaving(c) {
 			continue
 		}
 		if byName[c.Name] != nil {
@@ -76,6 +73,15 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 		b.snap.Nodes = append(b.snap.Nodes, byName[name])
 	}
 	return byName, leaving
+}
+
+// leaving reports whether the node of a claim is going for good.
+func (b *builder) leaving(c *karpv1.NodeClaim) bool {
+	if c.DeletionTimestamp != nil || b.opts.Leaving[c.Name] {
+		return true
+	}
+	status, _, _ := condition(c.Status.Conditions, karpv1.ConditionInstanceTerminating)
+	return status == metav1.ConditionTrue
 }
 
 func (b *builder) node(n *corev1.Node, claim *karpv1.NodeClaim) *Node {

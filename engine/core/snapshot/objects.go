@@ -15,7 +15,8 @@ import (
 
 // Objects are the Kubernetes objects a snapshot is built from. Their order does not
 // matter, and they are not changed. Pods include bound ones; a pod without
-// spec.nodeName that is neither terminal nor owned by a DaemonSet is pending.
+// spec.nodeName that is neither terminal nor owned by a DaemonSet is pending, unless
+// Options expect it somewhere.
 type Objects struct {
 	Pods                   []*corev1.Pod
 	Nodes                  []*corev1.Node
@@ -49,6 +50,14 @@ type Options struct {
 	// AssumeReady treats NodePools without a Ready condition as ready, for planning
 	// from files.
 	AssumeReady bool
+	// Unusable says of NodePools, by name, why they buy nothing now.
+	Unusable map[string]string
+	// Leaving are NodeClaims, by name, that are as good as deleted.
+	Leaving map[string]bool
+	// Expected are pods without a node that are planned onto one: a node of the snapshot,
+	// or a NodeClaim whose node is not there yet. They count as bound to it. Where there is
+	// no such node, they are pending whatever else their status says.
+	Expected map[PodKey]string
 }
 
 // PodKey names a pod.

@@ -77,6 +77,9 @@ func (b *builder) pool(np *karpv1.NodePool) *Pool {
 		}
 		p.Limits = limits
 	}
+	if p.Unusable == "" {
+		p.Unusable = b.opts.Unusable[np.Name]
+	}
 	if p.Unusable != "" {
 		return p
 	}
