@@ -19,7 +19,7 @@ var (
 )
 
 func addKnownTypes(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &NodePolicy{}, &NodePolicyList{})
+	s.AddKnownTypes(GroupVersion, &NodePolicy{}, &NodePolicyList{}, &SimNodeClass{}, &SimNodeClassList{}, &SimInstance{}, &SimInstanceList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
