@@ -59,3 +59,20 @@ type Interruption struct {
 	// At is when the machine ends; zero if unknown.
 	At time.Time
 }
+
+// As returns the capability C of p, also of a provider that p wraps: one that has a
+// method Unwrap() Provider.
+func As[C any](p Provider) (C, bool) {
+	for p != nil {
+		if c, ok := p.(C); ok {
+			return c, true
+		}
+		w, ok := p.(interface{ Unwrap() Provider })
+		if !ok {
+			break
+		}
+		p = w.Unwrap()
+	}
+	var none C
+	return none, false
+}
