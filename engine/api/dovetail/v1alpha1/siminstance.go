@@ -198,6 +198,12 @@ type SimInstanceStatus struct {
 	// +optional
 	TerminatingTime *metav1.MicroTime `json:"terminatingTime,omitempty"`
 
+	// EndTime is when the machine, and its Node with it, was gone, if the cloud still lists
+	// it.
+	//
+	// +optional
+	EndTime *metav1.MicroTime `json:"endTime,omitempty"`
+
 	// Interruptions that were announced.
 	//
 	// +optional

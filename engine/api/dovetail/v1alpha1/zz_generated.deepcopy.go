@@ -532,6 +532,10 @@ func (in *SimInstanceStatus) DeepCopyInto(out *SimInstanceStatus) {
 		in, out := &in.TerminatingTime, &out.TerminatingTime
 		*out = (*in).DeepCopy()
 	}
+	if in.EndTime != nil {
+		in, out := &in.EndTime, &out.EndTime
+		*out = (*in).DeepCopy()
+	}
 	if in.Interruptions != nil {
 		in, out := &in.Interruptions, &out.Interruptions
 		*out = make([]SimNotice, len(*in))
