@@ -2,6 +2,8 @@ package snapshot
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,11 +46,25 @@ func busyCluster(nodes, pods int) Objects {
 
 func BenchmarkMemo(b *testing.B) {
 	for _, size := range []struct{ nodes, pods int }{{500, 5000}, {2000, 100000}} {
-		b.Run(fmt.Sprintf("nodes=%d/pods=%d", size.nodes, size.pods), func(b *testing.B) {
-			objs := busyCluster(size.nodes, size.pods)
+		objs := busyCluster(size.nodes, size.pods)
+		opts := Options{Now: time.Unix(0, 0), AssumeReady: true}
+		slices.SortFunc(objs.Pods, func(x, y *corev1.Pod) int { return strings.Compare(x.Namespace+"/"+x.Name, y.Namespace+"/"+y.Name) })
+		opts.Sorted = true
+		b.Run(fmt.Sprintf("nodes=%d/pods=%d/anew", size.nodes, size.pods), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if s, _ := Build(objs, Options{Now: time.Unix(0, 0), AssumeReady: true}); len(s.Pods) != size.pods {
+				if s, _ := Build(objs, opts); len(s.Pods) != size.pods {
+					b.Fatal(len(s.Pods))
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("nodes=%d/pods=%d/one pod changed", size.nodes, size.pods), func(b *testing.B) {
+			var m Memo
+			m.Build(objs, opts)
+			b.ReportAllocs()
+			for b.Loop() {
+				objs.Pods[7] = objs.Pods[7].DeepCopy()
+				if s, _ := m.Build(objs, opts); len(s.Pods) != size.pods {
 					b.Fatal(len(s.Pods))
 				}
 			}

@@ -30,6 +30,8 @@ type builder struct {
 	claims     map[string]*karpv1.NodeClaim // by node name
 	pools      map[string]*Pool
 	daemonsOn  map[daemonOn]bool
+	memo       *Memo
+	infos      []*podInfo // of objs.Pods
 }
 
 // daemonOn is a DaemonSet that has its pod on a node.
@@ -38,14 +40,16 @@ type daemonOn struct {
 	daemon PodKey
 }
 
-func build(objs Objects, opts Options) (*Snapshot, []Problem) {
+func build(objs Objects, opts Options, memo *Memo) (*Snapshot, []Problem) {
 	b := &builder{
-		objs: &objs, opts: &opts, snap: &Snapshot{Now: opts.Now, LabelKeys: map[string]bool{}},
+		objs: &objs, opts: &opts, memo: memo, snap: &Snapshot{Now: opts.Now, LabelKeys: map[string]bool{}},
 		namespaces: map[string]labels.Set{}, claims: map[string]*karpv1.NodeClaim{}, pools: map[string]*Pool{}, daemonsOn: map[daemonOn]bool{},
 	}
-	b.classer = &classer{b: b, byKey: map[string]int32{}, selByKey: map[string]int32{}, labelKeys: map[string]bool{}}
+	b.classer = &classer{b: b, selByKey: map[string]int32{}, labelKeys: map[string]bool{}}
+	b.sortPods()
+	b.infos = memo.look(objs.Pods)
 	b.readNamespaces()
-	b.volumes = newVolumeSource(&objs)
+	b.volumes = newVolumeSource(&objs, b.infos)
 	b.defaults = newSpreadDefaults(&objs, opts.DefaultSpread)
 	b.addPools()
 	nodes, leaving := b.addNodes()
@@ -68,10 +72,12 @@ func (b *builder) readNamespaces() {
 		maps.Copy(set, ns.Labels)
 		b.namespaces[ns.Name] = set
 	}
+	last := ""
 	for _, p := range b.objs.Pods { // a namespace that was not given has its name only
-		if b.namespaces[p.Namespace] == nil {
+		if p.Namespace != last && b.namespaces[p.Namespace] == nil {
 			b.namespaces[p.Namespace] = labels.Set{corev1.LabelMetadataName: p.Namespace}
 		}
+		last = p.Namespace
 	}
 }
 
@@ -83,6 +89,17 @@ func (b *builder) namespacesMatching(sel labels.Selector) []string {
 		}
 	}
 	return out
+}
+
+// sortPods makes the order of the pods that of their names.
+func (b *builder) sortPods() {
+	if b.opts.Sorted {
+		return
+	}
+	b.objs.Pods = slices.Clone(b.objs.Pods)
+	slices.SortFunc(b.objs.Pods, func(x, y *corev1.Pod) int {
+		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(string(x.UID), string(y.UID)))
+	})
 }
 
 // isTerminal reports whether a pod has run to its end.
@@ -103,33 +120,31 @@ func isNodeBound(p *corev1.Pod) bool {
 // addPods sorts bound pods onto nodes and collects those that need one. leaving are the
 // nodes being deleted.
 func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
-	pods := make([]*corev1.Pod, 0, len(b.objs.Pods))
-	for _, p := range b.objs.Pods {
-		if !isTerminal(p) {
-			pods = append(pods, p)
+	for i := range b.infos {
+		if !b.infos[i].terminal {
+			b.classer.noteKeys(b.infos[i].labelKeys)
 		}
-	}
-	slices.SortFunc(pods, func(x, y *corev1.Pod) int {
-		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(string(x.UID), string(y.UID)))
-	})
-	for _, p := range pods {
-		b.classer.notePod(p)
 	}
 	for _, c := range b.opts.DefaultSpread {
 		b.classer.noteKeys(c.MatchLabelKeys)
 	}
 	b.defaults.note(b.classer)
+	b.memo.begin(b.classer, b.defaults)
 	pdbs := newDisruptionBudgets(b.objs.PodDisruptionBudgets)
-	b.snap.Pods = make([]Pod, 0, len(pods))
+	b.snap.Pods = make([]Pod, 0, len(b.objs.Pods))
 	var last PodKey
-	for _, p := range pods {
+	for at, p := range b.objs.Pods {
+		info := b.infos[at]
+		if info.terminal {
+			continue
+		}
 		key := PodKey{p.Namespace, p.Name}
 		if key == last {
 			b.problem("Pod", p, "metadata.name", "appears twice: the second is left out")
 			continue
 		}
 		last = key
-		daemon := isNodeBound(p)
+		daemon := info.daemon
 		bound := p.Spec.NodeName != ""
 		var node *Node
 		pending := false
@@ -138,7 +153,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			node = nodes[p.Spec.NodeName]
 			if node == nil && leaving[p.Spec.NodeName] {
 				// The pod will need room elsewhere, unless something forbids moving it.
-				pending = !daemon && (p.DeletionTimestamp == nil || returns(p)) && !protected(p, b.opts.Now) && !pdbs.block(p)
+				pending = !daemon && (p.DeletionTimestamp == nil || info.returns) && !b.protected(p) && !pdbs.block(p)
 			}
 			if node == nil && !pending {
 				if !leaving[p.Spec.NodeName] {
@@ -165,8 +180,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: "spec.resourceClaims", Message: "dynamic resource allocation is not planned for", Invalid: true})
 			continue
 		}
-		spread, isDefault := b.defaults.of(p)
-		class, err := b.classer.classOf(p, vols, spread, isDefault)
+		class, err := b.classer.classOf(p, info, vols)
 		if err != nil {
 			b.problem("Pod", p, "", "%v", err)
 			if pending {
@@ -182,13 +196,23 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			continue
 		}
 		node.Pods = append(node.Pods, i)
-		for j := range p.OwnerReferences {
-			if o := &p.OwnerReferences[j]; o.Kind == "DaemonSet" {
-				b.daemonsOn[daemonOn{node.Name, PodKey{p.Namespace, o.Name}}] = true
-			}
+		if info.daemonSet != "" {
+			b.daemonsOn[daemonOn{node.Name, PodKey{p.Namespace, info.daemonSet}}] = true
 		}
-		node.Used.AddTo(b.classer.classes[class].Requests)
 	}
+	t := newTally(b.classer.classes)
+	for _, n := range nodes {
+		t.addTo(n.Used, b.snap.Pods, n.Pods)
+	}
+}
+
+// protected reports whether a pod may not be moved now, and notes when that ends.
+func (b *builder) protected(p *corev1.Pod) bool {
+	is, until := protected(p, b.opts.Now)
+	if is && !until.IsZero() && (b.memo.until.IsZero() || until.Before(b.memo.until)) {
+		b.memo.until = until
+	}
+	return is
 }
 
 // returns reports whether a pod that goes will come back under its name.
@@ -254,13 +278,11 @@ func (b *builder) finishClasses() {
 // admission plugin may have changed it) and from its template otherwise.
 func (b *builder) addDaemons() {
 	newest := map[string]*corev1.Pod{}
-	for _, p := range b.objs.Pods {
-		for i := range p.OwnerReferences {
-			if o := &p.OwnerReferences[i]; o.Kind == "DaemonSet" {
-				key := p.Namespace + "/" + o.Name
-				if q := newest[key]; q == nil || q.CreationTimestamp.Before(&p.CreationTimestamp) || q.CreationTimestamp.Equal(&p.CreationTimestamp) && p.Name < q.Name {
-					newest[key] = p
-				}
+	for i, p := range b.objs.Pods {
+		if set := b.infos[i].daemonSet; set != "" {
+			key := p.Namespace + "/" + set
+			if q := newest[key]; q == nil || q.CreationTimestamp.Before(&p.CreationTimestamp) || q.CreationTimestamp.Equal(&p.CreationTimestamp) && p.Name < q.Name {
+				newest[key] = p
 			}
 		}
 	}

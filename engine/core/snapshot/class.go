@@ -24,7 +24,6 @@ type classer struct {
 	b         *builder
 	buf       []byte
 	names     []string
-	byKey     map[string]int32
 	classes   []*Class
 	selectors []*Selector
 	selByKey  map[string]int32
@@ -268,22 +267,31 @@ func (c *classer) appendPodTerms(b []byte, pod *corev1.Pod, required []corev1.Po
 	return b
 }
 
-// classOf returns the class of pod, made on first sight. spread are the constraints
-// in force for it: its own, or the scheduler's defaults.
-func (c *classer) classOf(pod *corev1.Pod, vols *podVolumes, spread []corev1.TopologySpreadConstraint, isDefault bool) (int32, error) {
-	key := c.encode(pod, vols, spread)
-	if i, ok := c.byKey[string(key)]; ok {
-		return i, nil
+// classOf returns the class of pod, made on first sight in this build. The spread
+// constraints in force for it are its own, or the scheduler's defaults.
+func (c *classer) classOf(pod *corev1.Pod, info *podInfo, vols *podVolumes) (int32, error) {
+	m := c.b.memo
+	s := info.slot
+	if s == nil || info.claims {
+		spread, _ := c.b.defaults.of(pod)
+		key := c.encode(pod, vols, spread)
+		if s = m.slots[string(key)]; s == nil {
+			s = &slot{key: string(key)}
+			m.slots[s.key] = s
+		}
+		info.slot = s
 	}
-	keyText := string(key)
+	if s.build == m.build {
+		return s.index, nil
+	}
+	spread, isDefault := c.b.defaults.of(pod)
 	class, err := c.newClass(pod, vols, spread, isDefault)
 	if err != nil {
 		return -1, err
 	}
-	i := int32(len(c.classes))
+	s.build, s.index = m.build, int32(len(c.classes))
 	c.classes = append(c.classes, class)
-	c.byKey[keyText] = i
-	return i, nil
+	return s.index, nil
 }
 
 func (c *classer) newClass(pod *corev1.Pod, vols *podVolumes, spread []corev1.TopologySpreadConstraint, isDefault bool) (*Class, error) {

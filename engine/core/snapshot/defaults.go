@@ -19,6 +19,7 @@ type spreadDefaults struct {
 	constraints []corev1.TopologySpreadConstraint
 	services    map[string][]*corev1.Service
 	owners      map[string]*metav1.LabelSelector // kind/namespace/name
+	inputs      []any                            // everything that the constraints of a pod depend on besides the pod
 }
 
 func newSpreadDefaults(objs *Objects, constraints []corev1.TopologySpreadConstraint) *spreadDefaults {
@@ -27,18 +28,25 @@ func newSpreadDefaults(objs *Objects, constraints []corev1.TopologySpreadConstra
 		return d
 	}
 	d.services, d.owners = map[string][]*corev1.Service{}, map[string]*metav1.LabelSelector{}
+	for i := range constraints {
+		d.inputs = append(d.inputs, &constraints[i])
+	}
 	for _, s := range objs.Services {
+		d.inputs = append(d.inputs, s)
 		if len(s.Spec.Selector) > 0 {
 			d.services[s.Namespace] = append(d.services[s.Namespace], s)
 		}
 	}
 	for _, o := range objs.ReplicaSets {
+		d.inputs = append(d.inputs, o)
 		d.owners["ReplicaSet/"+o.Namespace+"/"+o.Name] = o.Spec.Selector
 	}
 	for _, o := range objs.StatefulSets {
+		d.inputs = append(d.inputs, o)
 		d.owners["StatefulSet/"+o.Namespace+"/"+o.Name] = o.Spec.Selector
 	}
 	for _, o := range objs.ReplicationControllers {
+		d.inputs = append(d.inputs, o)
 		d.owners["ReplicationController/"+o.Namespace+"/"+o.Name] = &metav1.LabelSelector{MatchLabels: o.Spec.Selector}
 	}
 	return d
@@ -93,20 +101,25 @@ func (d *spreadDefaults) of(pod *corev1.Pod) ([]corev1.TopologySpreadConstraint,
 	return out, true
 }
 
-// protected reports whether the do-not-disrupt annotation of a pod is in force.
-func protected(p *corev1.Pod, now time.Time) bool {
+// protected reports whether the do-not-disrupt annotation of a pod is in force, and until
+// when; the zero time is for ever.
+func protected(p *corev1.Pod, now time.Time) (bool, time.Time) {
 	v, ok := p.Annotations[karpv1.DoNotDisruptAnnotationKey]
 	if !ok {
-		return false
+		return false, time.Time{}
 	}
 	if v == "true" {
-		return true
+		return true, time.Time{}
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d <= 0 {
-		return false
+		return false, time.Time{}
 	}
-	return p.Status.StartTime == nil || now.Before(p.Status.StartTime.Add(d))
+	if p.Status.StartTime == nil {
+		return true, time.Time{}
+	}
+	until := p.Status.StartTime.Add(d)
+	return now.Before(until), until
 }
 
 // disruptionBudgets finds the pods that PodDisruptionBudgets never let go.

@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
 )
@@ -26,15 +28,9 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 			byProvider[c.Status.ProviderID] = c
 		}
 	}
-	csi := map[string]map[string]int64{}
+	csi := make(map[string]*storagev1.CSINode, len(b.objs.CSINodes))
 	for _, n := range b.objs.CSINodes {
-		limits := map[string]int64{}
-		for _, d := range n.Spec.Drivers {
-			if d.Allocatable != nil && d.Allocatable.Count != nil {
-				limits[d.Name] = int64(*d.Allocatable.Count)
-			}
-		}
-		csi[n.Name] = limits
+		csi[n.Name] = n
 	}
 	served := map[*karpv1.NodeClaim]bool{}
 	for _, n := range b.objs.Nodes {
@@ -53,11 +49,7 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 			b.problem("Node", n, "metadata.name", "appears twice: the second is left out")
 			continue
 		}
-		node := b.node(n, claim)
-		if limits, ok := csi[n.Name]; ok {
-			node.AttachLimits = limits
-		}
-		byName[n.Name] = node
+		byName[n.Name] = b.known(n.Name, n, claim, csi[n.Name])
 	}
 	for _, c := range b.objs.NodeClaims {
 		if served[c] || b.leaving(c) {
@@ -67,12 +59,57 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 			b.problem("NodeClaim", c, "metadata.name", "a node or claim of this name is there already: the claim is left out")
 			continue
 		}
-		byName[c.Name] = b.inFlight(c)
+		byName[c.Name] = b.known(c.Name, nil, c, nil)
 	}
 	for _, name := range sortedKeys(byName) {
 		b.snap.Nodes = append(b.snap.Nodes, byName[name])
 	}
 	return byName, leaving
+}
+
+// known makes a node of its objects, unless it has been made of the same ones before.
+func (b *builder) known(name string, n *corev1.Node, claim *karpv1.NodeClaim, csi *storagev1.CSINode) *Node {
+	var offered *catalog.Catalog
+	pool := ""
+	if claim != nil {
+		pool = claim.Labels[karpv1.NodePoolLabelKey]
+	} else if n != nil {
+		pool = n.Labels[karpv1.NodePoolLabelKey]
+	}
+	if p := b.pools[pool]; p != nil {
+		offered = p.Catalog
+	}
+	k := b.memo.nodes[name]
+	if k == nil || k.node != n || k.claim != claim || k.csi != csi || k.catalog != offered {
+		k = &knownNode{node: n, claim: claim, csi: csi, catalog: offered}
+		problems := len(b.problems)
+		if n != nil {
+			k.made = b.node(n, claim)
+		} else {
+			k.made = b.inFlight(claim)
+		}
+		if csi != nil {
+			k.made.AttachLimits = publishedLimits(csi)
+		}
+		if b.memo.nodes != nil && len(b.problems) == problems { // what has a problem tells it every time
+			b.memo.nodes[name] = k
+		}
+	}
+	k.build = b.memo.build
+	node := *k.made
+	node.Used, node.DaemonReserve = resources.List{}, resources.List{}
+	return &node
+}
+
+// publishedLimits are the attach limits that the drivers on a node have published.
+func publishedLimits(n *storagev1.CSINode) map[string]int64 {
+	limits := map[string]int64{}
+	for _, d := range n.Spec.Drivers {
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			limits[d.Name] = int64(*d.Allocatable.Count)
+		}
+	}
+	return limits
 }
 
 // leaving reports whether the node of a claim is going for good.
@@ -87,7 +124,6 @@ func (b *builder) leaving(c *karpv1.NodeClaim) bool {
 func (b *builder) node(n *corev1.Node, claim *karpv1.NodeClaim) *Node {
 	node := &Node{
 		Name: n.Name, Pool: n.Labels[karpv1.NodePoolLabelKey], Labels: maps.Clone(n.Labels),
-		Used: resources.List{}, DaemonReserve: resources.List{},
 	}
 	if node.Labels == nil {
 		node.Labels = map[string]string{}
@@ -168,7 +204,6 @@ func (b *builder) inFlight(c *karpv1.NodeClaim) *Node {
 	node := &Node{
 		Name: c.Name, Claim: c.Name, Pool: c.Labels[karpv1.NodePoolLabelKey], InFlight: true,
 		Labels: map[string]string{corev1.LabelHostname: c.Name}, Taints: slices.Clone(c.Spec.Taints),
-		Used: resources.List{}, DaemonReserve: resources.List{},
 	}
 	reqs := claimRequirements(c)
 	for key, r := range reqs {

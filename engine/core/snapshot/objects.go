@@ -58,6 +58,8 @@ type Options struct {
 	// or a NodeClaim whose node is not there yet. They count as bound to it. Where there is
 	// no such node, they are pending whatever else their status says.
 	Expected map[PodKey]string
+	// Sorted says that the pods are in the order of namespaces and names.
+	Sorted bool
 }
 
 // PodKey names a pod.
@@ -89,4 +91,6 @@ func (p Problem) String() string {
 
 // Build makes a Snapshot. What cannot be used is left out and named in the problems;
 // everything else still counts.
-func Build(objs Objects, opts Options) (*Snapshot, []Problem) { return build(objs, opts) }
+func Build(objs Objects, opts Options) (*Snapshot, []Problem) {
+	return build(objs, opts, &Memo{build: 1})
+}

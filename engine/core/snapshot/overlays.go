@@ -1,6 +1,8 @@
 package snapshot
 
 import (
+	"slices"
+
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
@@ -49,9 +51,17 @@ func (b *builder) applyOverlays() {
 		if p.Catalog == nil {
 			continue
 		}
-		changed, problems := catalog.ApplyOverlays(p.Catalog, p.Name, p.Requirements, overlays)
-		p.Catalog = changed
-		for _, pr := range problems {
+		known := b.memo.overlays[p.Name]
+		if known == nil || known.pool != p.Object || known.from != p.Catalog || !slices.Equal(known.overlays, b.objs.NodeOverlays) {
+			known = &overlaid{pool: p.Object, from: p.Catalog, overlays: b.objs.NodeOverlays}
+			known.to, known.problems = catalog.ApplyOverlays(p.Catalog, p.Name, p.Requirements, overlays)
+		}
+		known.build = b.memo.build
+		if b.memo.overlays != nil {
+			b.memo.overlays[p.Name] = known
+		}
+		p.Catalog = known.to
+		for _, pr := range known.problems {
 			if text := pr.Error(); !seen[text] {
 				seen[text] = true
 				b.problems = append(b.problems, Problem{Kind: "NodeOverlay", Name: pr.Overlay, Field: "spec", Message: pr.Message})

@@ -42,7 +42,7 @@ type volumeSource struct {
 	free       map[string][]*corev1.PersistentVolume
 }
 
-func newVolumeSource(objs *Objects) *volumeSource {
+func newVolumeSource(objs *Objects, infos []*podInfo) *volumeSource {
 	v := &volumeSource{
 		claims: map[PodKey]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, classes: map[string]*storagev1.StorageClass{},
 		resolved: map[PodKey]*claimPlace{}, users: map[PodKey]int{}, boundUsers: map[PodKey]string{}, free: map[string][]*corev1.PersistentVolume{},
@@ -68,8 +68,8 @@ func newVolumeSource(objs *Objects) *volumeSource {
 			v.defaultSC = c.Name
 		}
 	}
-	for _, p := range objs.Pods {
-		if isTerminal(p) {
+	for i, p := range objs.Pods {
+		if infos[i].terminal || !infos[i].claims {
 			continue
 		}
 		for i := range p.Spec.Volumes {
