@@ -157,7 +157,10 @@ func sells(s *v1alpha1.SimNodeClassSpec) string {
 	return text(s.Catalog, s.InstanceTypes, s.Zones)
 }
 
-func rules(s *v1alpha1.SimNodeClassSpec) string { return text(s.Capacity, s.Prices) }
+func rules(s *v1alpha1.SimNodeClassSpec) string {
+	known := slices.DeleteFunc(slices.Clone(s.Capacity), func(r v1alpha1.SimCapacity) bool { return !r.Known })
+	return text(known, s.Prices)
+}
 
 func text(parts ...any) string {
 	b, err := json.Marshal(parts)
