@@ -60,7 +60,7 @@ func areas() []area {
 			path: core, own: []string{kinds}, libraries: kubernetes, pure: true, never: clients,
 			ordered: []string{"resources", "requirements", "catalog", "snapshot", "schedule", "consolidate"},
 		},
-		{path: "engine/policy", own: []string{kinds, core, "policies"}, libraries: kubernetes, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/aws"}},
+		{path: "engine/policy", own: []string{kinds, core, "policies"}, libraries: append([]string{"github.com/robfig/cron/v3"}, kubernetes...), never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/aws"}},
 		{path: "engine/policy/rego", own: []string{kinds, core, "engine/policy", "policies"}, libraries: append([]string{"github.com/open-policy-agent/opa"}, kubernetes...), never: []string{"github.com/tetratelabs/wazero"}},
 		{path: "engine/policy/wasm", own: []string{kinds, core, "engine/policy", "policies"}, libraries: append([]string{"github.com/tetratelabs/wazero"}, kubernetes...), never: []string{"github.com/open-policy-agent/opa"}},
 		{path: "engine/policy/source", own: []string{kinds, core, "engine/policy"}, libraries: kubernetes, never: clients},

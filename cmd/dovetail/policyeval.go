@@ -21,6 +21,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/fact"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
 )
@@ -243,11 +244,11 @@ func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook po
 			if f.pool != "" && f.pool != np.Name {
 				continue
 			}
-			q, err := simulate.AdmitInput(in, snap, np, facts)
+			review, err := fact.Review(np, nil, snap.Now)
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, q)
+			out = append(out, in.Admit(snap, np, review, facts))
 		}
 	case policy.Launch:
 		costs, err := e.Costs(cmd.Context(), in, snap, facts)
@@ -263,7 +264,7 @@ func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook po
 		}
 		out = append(out, in.Launch(snap, &plan, costs, facts))
 	case policy.Disrupt:
-		q, err := f.command(cmd.Context(), in, read, snap, facts)
+		q, err := f.command(cmd.Context(), in, simulate.FactsOf(read, objs), snap, facts)
 		if err != nil {
 			return nil, err
 		}
@@ -276,7 +277,7 @@ func (f *policyEvalFlags) snapshot(cmd *cobra.Command, e *policy.Engine, hook po
 }
 
 // command is the removal of --nodes: their pods go to other nodes, or to new ones.
-func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, read *load.Result, snap *snapshot.Snapshot, facts policy.Facts) (*policy.DisruptInput, error) {
+func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, known fact.Objects, snap *snapshot.Snapshot, facts policy.Facts) (*policy.DisruptInput, error) {
 	if len(f.nodes) == 0 {
 		return nil, errors.New("hook disrupt asks about a command: name its --nodes")
 	}
@@ -333,7 +334,7 @@ func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, read *
 	if n := int64(len(snap.Pods)); n > 0 {
 		cmd.BlastRadius = cmd.PodsMoved * 1000 / n
 	}
-	return in.Disrupt(snap, cmd, simulate.Owners(read, snap, without), facts), nil
+	return in.Disrupt(snap, cmd, known.Owners(snap, without), facts), nil
 }
 
 func (f *policyEvalFlags) offerings(s *policy.Scores) []scoredOffering {

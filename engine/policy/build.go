@@ -48,6 +48,9 @@ type Facts struct {
 	Offering func(pool string, it *catalog.InstanceType, o *catalog.Offering, out *Offering)
 	// OfferingRevision names the state of what Offering adds; a new one makes new rows.
 	OfferingRevision string
+	// Round bounds the time of the policies that are asked with these facts, together, and
+	// keeps their records. Nil is no bound but those of each policy.
+	Round *Round
 }
 
 func (f Facts) withDefaults() Facts {
@@ -91,6 +94,7 @@ func (f Facts) meta(snap *snapshot.Snapshot) Meta {
 	return Meta{
 		APIVersion: APIVersion, Cluster: f.Cluster, SnapshotRevision: f.SnapshotRevision, PlanID: f.PlanID,
 		Now: At(snap.Now), Signals: f.Signals, Parameters: map[string]any{},
+		round: f.Round,
 	}
 }
 
@@ -593,15 +597,22 @@ func (b *Inputs) claim(snap *snapshot.Snapshot, p *snapshot.Pool, n *schedule.Ne
 		c.MinPrice = 0
 	}
 	c.Types, c.TypesCount = priced(types), int64(len(types))
-	// What is asked of the scarcer resource counts, daemons included.
+	asked := n.Requests.Clone()
+	asked.AddTo(n.Daemons)
+	c.WasteRatio = waste(asked, n.Allocatable)
+	return c
+}
+
+// waste is the share in permille of have that is not asked for: of CPU or memory, whichever
+// is less.
+func waste(asked, have resources.List) int64 {
 	used := int64(0)
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if have := n.Allocatable[name]; have > 0 {
-			used = max(used, int64(float64(n.Requests[name]+n.Daemons[name])/float64(have)*1000))
+		if have[name] > 0 {
+			used = max(used, int64(float64(asked[name])/float64(have[name])*1000))
 		}
 	}
-	c.WasteRatio = max(0, 1000-used)
-	return c
+	return max(0, 1000-used)
 }
 
 // Review is what the caller knows of a change of a NodePool.

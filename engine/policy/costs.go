@@ -3,7 +3,9 @@ package policy
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -213,7 +215,7 @@ func (c *Costs) Without(plan *schedule.Plan, v *Verdict) *Costs {
 			bars[n.Pool] = b
 		}
 		if cv.Denied {
-			b.offers[[3]string{n.Planned.InstanceType, n.Planned.Zone, n.Planned.CapacityType}] = denial(v, n.Name)
+			b.offers[[3]string{n.Planned.InstanceType, n.Planned.Zone, n.Planned.CapacityType}] = v.Denial(n.Name)
 		}
 		for _, t := range cv.DropTypes {
 			b.drop[t] = "a launch policy drops this type"
@@ -249,16 +251,28 @@ func (c *Costs) Without(plan *schedule.Plan, v *Verdict) *Costs {
 	return out
 }
 
-// denial is the first reason for which a claim is denied.
-func denial(v *Verdict, claim string) string {
+// Exclude returns costs that exclude rows of the scores of pool besides, with reasons. c is
+// left as it is; it is returned itself if there is nothing to exclude.
+func (c *Costs) Exclude(pool string, rows map[int]string) *Costs {
+	pc := c.pools[pool]
+	if pc == nil || len(rows) == 0 {
+		return c
+	}
+	out := &Costs{pools: maps.Clone(c.pools), units: c.units, Unscored: c.Unscored}
+	s := *pc.Scores
+	s.Deny = slices.Clone(s.Deny)
+	for row, reason := range rows {
+		s.Deny[row] = cmp.Or(s.Deny[row], reason)
+	}
+	out.pools[pool] = &poolCosts{Scores: &s, rows: pc.rows}
+	return out
+}
+
+// Denial is the first reason for which a claim is denied, with the policy.
+func (v *Verdict) Denial(claim string) string {
 	for _, r := range v.Deny {
-		if len(r.Claims) == 0 {
+		if len(r.Claims) == 0 || slices.Contains(r.Claims, claim) {
 			return r.Policy + ": " + r.Msg
-		}
-		for _, c := range r.Claims {
-			if c == claim {
-				return r.Policy + ": " + r.Msg
-			}
 		}
 	}
 	return "denied by a launch policy"

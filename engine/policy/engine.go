@@ -248,8 +248,9 @@ func (e *Engine) Policies(h Hook) []string {
 // Records returns the latest decision records, oldest first.
 func (e *Engine) Records() []Record { return e.ring.list() }
 
-func (e *Engine) record(r Record, in any) {
+func (e *Engine) record(r Record, in any, round *Round) {
 	e.ring.add(r)
+	round.add(r)
 	if e.opts.OnDecision != nil {
 		e.opts.OnDecision(r, in)
 	}
@@ -268,8 +269,14 @@ func (en *entry) meta(m Meta, h Hook, rows int) Meta {
 	return m
 }
 
-// run calls eval under the deadline of en, unless its breaker is open.
-func (e *Engine) run(ctx context.Context, en *entry, now int64, rows int, eval func(context.Context) (Stats, error)) (Stats, error) {
+// run calls eval under the deadline of en, unless its breaker is open or the round has no
+// time left.
+func (e *Engine) run(ctx context.Context, en *entry, m *Meta, rows int, eval func(context.Context) (Stats, error)) (Stats, error) {
+	now := m.Now.Unix
+	wall, err := m.round.left(en.Hook, en.Limits.Wall(rows))
+	if err != nil {
+		return Stats{}, withPolicy(err, en.Name)
+	}
 	b := e.breaker(en)
 	if err := b.allow(now); err != nil {
 		return Stats{}, err
@@ -281,11 +288,12 @@ func (e *Engine) run(ctx context.Context, en *entry, now int64, rows int, eval f
 		return Stats{}, ctx.Err()
 	}
 	defer func() { <-e.slots }()
-	ectx, cancel := context.WithTimeout(ctx, en.Limits.Wall(rows))
+	ectx, cancel := context.WithTimeout(ctx, wall)
 	defer cancel()
 	begin := time.Now()
 	st, err := guarded(func() (Stats, error) { return eval(ectx) })
 	st.Duration = time.Since(begin)
+	m.round.spend(en.Hook, st.Duration)
 	if err != nil && ctx.Err() != nil {
 		b.release()
 		return st, ctx.Err()

@@ -462,7 +462,7 @@ func TestEngine_Launch(t *testing.T) {
 	}{
 		"restrictions intersect": {
 			policies: two, allowed: true,
-			want: map[string]policy.ClaimVerdict{"web/0": {DropTypes: []string{"x", "y", "z"}, MaxMicroUSD: 5, HasMax: true}, "web/1": {DropTypes: []string{"q"}}},
+			want: map[string]policy.ClaimVerdict{"web/0": {DropTypes: []string{"x", "y", "z"}, MaxMicroUSD: 5, HasMax: true, Restricting: []string{"a", "b"}}, "web/1": {DropTypes: []string{"q"}, Restricting: []string{"b"}}},
 		},
 		"one claim denied, the other allowed": {
 			policies: []policy.Policy{{Name: "a", Evaluator: answers(policy.GateAnswer{Deny: []policy.Reason{{Msg: "no", Claims: []string{"web/1"}}}})}},

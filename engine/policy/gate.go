@@ -43,6 +43,8 @@ type ClaimVerdict struct {
 	// MaxMicroUSD is the highest cost per hour; it counts if HasMax is true.
 	MaxMicroUSD int64 `json:"maxMicroUSD,omitempty"`
 	HasMax      bool  `json:"hasMax,omitempty"`
+	// Restricting are the policies that drop types or bound the cost, in order.
+	Restricting []string `json:"restricting,omitempty"`
 }
 
 // Kept are the names of the nodes to keep, sorted; none if the verdict is advisory.
@@ -61,7 +63,7 @@ func (v *Verdict) Kept() []string {
 // Disrupt asks whether the nodes of a command may go. A failing policy is not an error,
 // its failure policy applies; the error is ctx.Err().
 func (e *Engine) Disrupt(ctx context.Context, in *DisruptInput) (Verdict, error) {
-	v, err := e.gate(ctx, in, func(en *entry) GateInput {
+	return e.decide(ctx, in, func(en *entry) GateInput {
 		if len(en.Reasons) > 0 && !slices.Contains(en.Reasons, in.Command.Reason) {
 			return nil
 		}
@@ -72,16 +74,23 @@ func (e *Engine) Disrupt(ctx context.Context, in *DisruptInput) (Verdict, error)
 		}
 		return nil
 	})
-	if err != nil {
-		return v, err
-	}
-	return v, nil
 }
 
 // Launch asks whether planned nodes may be bought. A failing policy is not an error, its
 // failure policy applies; the error is ctx.Err().
 func (e *Engine) Launch(ctx context.Context, in *LaunchInput) (Verdict, error) {
-	return e.gate(ctx, in, func(en *entry) GateInput {
+	return e.decide(ctx, in, claimsFor(in))
+}
+
+// Try asks as [Engine.Launch] does about nodes that are not planned, to learn what is worth
+// planning. Nothing is decided by it, so that it makes no decision record.
+func (e *Engine) Try(ctx context.Context, in *LaunchInput) (Verdict, error) {
+	return e.gate(ctx, in, claimsFor(in))
+}
+
+// claimsFor leaves each policy the claims of the NodePools that it applies to.
+func claimsFor(in *LaunchInput) func(*entry) GateInput {
+	return func(en *entry) GateInput {
 		if en.Applies == nil {
 			return in
 		}
@@ -96,13 +105,13 @@ func (e *Engine) Launch(ctx context.Context, in *LaunchInput) (Verdict, error) {
 			return nil
 		}
 		return &q
-	})
+	}
 }
 
 // Admit asks whether a NodePool is acceptable. A failing policy is not an error, its
 // failure policy applies; the error is ctx.Err().
 func (e *Engine) Admit(ctx context.Context, in *AdmitInput) (Verdict, error) {
-	return e.gate(ctx, in, func(en *entry) GateInput {
+	return e.decide(ctx, in, func(en *entry) GateInput {
 		if en.Applies != nil && !en.Applies(&in.NodePool) {
 			return nil
 		}
@@ -152,6 +161,16 @@ func (en *entry) failure(in GateInput) FailurePolicy {
 	return Ignore
 }
 
+// decide asks the policies and records the decision.
+func (e *Engine) decide(ctx context.Context, in GateInput, of func(*entry) GateInput) (Verdict, error) {
+	v, err := e.gate(ctx, in, of)
+	if err != nil {
+		return v, err
+	}
+	e.record(e.gateRecord(in, &v), in, in.Terms().round)
+	return v, nil
+}
+
 // gate asks the policies; of returns what a policy is asked, nil for nothing.
 func (e *Engine) gate(ctx context.Context, in GateInput, of func(*entry) GateInput) (Verdict, error) {
 	hook := in.Question()
@@ -165,7 +184,7 @@ func (e *Engine) gate(ctx context.Context, in GateInput, of func(*entry) GateInp
 		q = q.withMeta(en.meta(*t, hook, 0))
 		res := PolicyResult{Name: en.Name, Revision: en.Revision, Mode: en.Mode}
 		var a GateAnswer
-		st, err := e.run(ctx, en, t.Now.Unix, 0, func(ctx context.Context) (Stats, error) {
+		st, err := e.run(ctx, en, t, len(in.Known()), func(ctx context.Context) (Stats, error) {
 			var (
 				st  Stats
 				err error
@@ -194,16 +213,15 @@ func (e *Engine) gate(ctx context.Context, in GateInput, of func(*entry) GateInp
 		res.describeGate(&a)
 		v.Policies = append(v.Policies, res)
 		if en.Mode == Enforce {
-			v.merge(q, &a)
+			v.merge(en.Name, q, &a)
 		}
 	}
 	v.settle(in)
-	e.record(e.gateRecord(in, &v), in)
 	return v, nil
 }
 
-// merge adds the answer a to question q.
-func (v *Verdict) merge(q GateInput, a *GateAnswer) {
+// merge adds the answer a of the named policy to question q.
+func (v *Verdict) merge(name string, q GateInput, a *GateAnswer) {
 	v.Deny = append(v.Deny, a.Deny...)
 	v.Defer = append(v.Defer, a.Defer...)
 	v.Keep = append(v.Keep, a.Keep...)
@@ -246,6 +264,9 @@ func (v *Verdict) merge(q GateInput, a *GateAnswer) {
 		c.DropTypes = slices.Compact(c.DropTypes)
 		if r.HasMax && (!c.HasMax || r.MaxMicroUSD < c.MaxMicroUSD) {
 			c.HasMax, c.MaxMicroUSD = true, r.MaxMicroUSD
+		}
+		if !slices.Contains(c.Restricting, name) {
+			c.Restricting = append(slices.Clone(c.Restricting), name)
 		}
 		v.Claims[r.Claim] = c
 	}

@@ -213,6 +213,14 @@ type LaunchInput struct {
 	History History `json:"history"`
 }
 
+// Attempt says that this is plan number n for the same pods, from 1.
+func (in *LaunchInput) Attempt(n int64) {
+	in.Plan.Attempt = n
+	for i := range in.Claims {
+		in.Claims[i].Attempt = n
+	}
+}
+
 // Claim is a node to buy.
 type Claim struct {
 	// Name of the claim in the plan.

@@ -26,6 +26,8 @@ type Meta struct {
 	Documents map[string]Document `json:"documents,omitempty"`
 	// Parameters are spec.parameters of the policy.
 	Parameters map[string]any `json:"parameters"`
+
+	round *Round // nil is no round
 }
 
 // Cluster describes the cluster.

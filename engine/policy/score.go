@@ -87,7 +87,7 @@ func (e *Engine) Score(ctx context.Context, in *ScoreInput) (*Scores, error) {
 	if clean {
 		e.putScores(key, out)
 	}
-	e.record(e.scoreRecord(in, key, out), in)
+	e.record(e.scoreRecord(in, key, out), in, in.round)
 	return out, nil
 }
 
@@ -185,7 +185,7 @@ func (e *Engine) ask(ctx context.Context, en *entry, q *ScoreInput, res *PolicyR
 		return a, nil
 	}
 	var a ScoreAnswer
-	st, err := e.run(ctx, en, q.Now.Unix, q.Candidates.Len(), func(ctx context.Context) (Stats, error) {
+	st, err := e.run(ctx, en, &q.Meta, q.Candidates.Len(), func(ctx context.Context) (Stats, error) {
 		var (
 			st  Stats
 			err error

@@ -7,14 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
+	"github.com/google/go-cmp/cmp"
 )
 
 // says is a policy of a hook that is not score.
@@ -31,7 +28,7 @@ func (s says) Gate(_ context.Context, in policy.GateInput) (policy.GateAnswer, p
 
 func (s says) Reads() policy.Reads { return nil }
 
-func gate(name string, hook policy.Hook, f says) policy.Policy {
+func ask(name string, hook policy.Hook, f says) policy.Policy {
 	return policy.Policy{Name: name, Hook: hook, Revision: "r1", Evaluator: f}
 }
 
@@ -68,23 +65,23 @@ func TestRun_launchPolicies(t *testing.T) {
 		wantRounds      int
 		wantCode        string
 	}{
-		"nothing is said": {wantNodes: "large", wantRounds: 1, policies: []policy.Policy{gate("mute", policy.Launch, claims(ofType("none"), deny))}},
+		"nothing is said": {wantNodes: "large", wantRounds: 1, policies: []policy.Policy{ask("mute", policy.Launch, claims(ofType("none"), deny))}},
 		"a denied node is planned anew": {
-			policies:  []policy.Policy{gate("no-large", policy.Launch, claims(ofType("large"), deny))},
+			policies:  []policy.Policy{ask("no-large", policy.Launch, claims(ofType("large"), deny))},
 			wantNodes: "small small", wantRounds: 2,
 		},
 		"what is denied whatever it is is not bought": {
-			policies:        []policy.Policy{gate("never", policy.Launch, claims(all, deny))},
-			wantUnscheduled: 2, wantRounds: 3, wantCode: "PolicyDenied",
+			policies:        []policy.Policy{ask("never", policy.Launch, claims(all, deny))},
+			wantUnscheduled: 2, wantRounds: 2, wantCode: "PolicyDenied",
 		},
 		"a deferred node is not bought now, and not planned anew": {
-			policies: []policy.Policy{gate("later", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
+			policies: []policy.Policy{ask("later", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
 				return policy.GateAnswer{Defer: []policy.Reason{{Msg: "later", Claims: names, Seconds: 60}}}
 			}))},
 			wantUnscheduled: 2, wantRounds: 1, wantCode: "PolicyDeferred",
 		},
 		"a highest cost": {
-			policies: []policy.Policy{gate("cheap", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
+			policies: []policy.Policy{ask("cheap", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
 				var a policy.GateAnswer
 				for _, n := range names {
 					a.Restrict = append(a.Restrict, policy.Restriction{Claim: n, MaxMicroUSD: 150_000, HasMax: true})
@@ -94,19 +91,19 @@ func TestRun_launchPolicies(t *testing.T) {
 			wantNodes: "small small", wantRounds: 2,
 		},
 		"a dropped type": {
-			policies: []policy.Policy{gate("drop", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
+			policies: []policy.Policy{ask("drop", policy.Launch, claims(all, func(names []string) policy.GateAnswer {
 				return policy.GateAnswer{Restrict: []policy.Restriction{{Claim: names[0], DropTypes: []string{"large"}}}}
 			}))},
 			wantNodes: "small small", wantRounds: 2,
 		},
 		"a failing policy lets all be bought": {
-			policies:  []policy.Policy{gate("broken", policy.Launch, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, fmt.Errorf("broken") })},
+			policies:  []policy.Policy{ask("broken", policy.Launch, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, fmt.Errorf("broken") })},
 			wantNodes: "large", wantRounds: 1,
 		},
 		"a failing policy that must not be ignored": {
 			policies: []policy.Policy{{Name: "broken", Hook: policy.Launch, Revision: "r1", Failure: policy.Deny,
 				Evaluator: says(func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, fmt.Errorf("broken") })}},
-			wantUnscheduled: 2, wantRounds: 3, wantCode: "PolicyDenied",
+			wantUnscheduled: 2, wantRounds: 2, wantCode: "PolicyDenied",
 		},
 	}
 	for name, test := range tests {
@@ -149,8 +146,8 @@ func TestRun_shadowPolicies(t *testing.T) {
 		}
 	}
 	out, err := Run(t.Context(), twoPods(t), Options{Catalog: twoTypes(t), Now: time.Unix(1_767_225_600, 0), Policies: Policies{
-		Enforced: []policy.Policy{gate("pools", policy.Admit, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, nil })},
-		Shadow:   []policy.Policy{gate("pools", policy.Admit, no("shut"))},
+		Enforced: []policy.Policy{ask("pools", policy.Admit, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, nil })},
+		Shadow:   []policy.Policy{ask("pools", policy.Admit, no("shut"))},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -164,37 +161,6 @@ func TestRun_shadowPolicies(t *testing.T) {
 	}
 	if len(p.Shadow.Policies) != 1 || p.Shadow.Policies[0].Verdict != policy.VerdictDeny {
 		t.Errorf("shadow policies %+v", p.Shadow.Policies)
-	}
-}
-
-func TestBudgetWeek(t *testing.T) {
-	at := func(s string) *string { return &s }
-	hours := func(n int) *metav1.Duration { return &metav1.Duration{Duration: time.Duration(n) * time.Hour} }
-	tests := map[string]struct {
-		budgets            []karpv1.Budget
-		wantOpen, wantFree int64 // of Underutilized
-		wantEmptyOpen      int64
-		wantErrors         int
-	}{
-		"the default bounds all and closes nothing": {wantOpen: weekMinutes, wantEmptyOpen: weekMinutes},
-		"no budgets":     {budgets: []karpv1.Budget{}, wantOpen: weekMinutes, wantFree: weekMinutes, wantEmptyOpen: weekMinutes},
-		"always closed":  {budgets: []karpv1.Budget{{Nodes: "0"}}},
-		"for one reason": {budgets: []karpv1.Budget{{Nodes: "0", Reasons: []karpv1.DisruptionReason{"Underutilized"}}}, wantEmptyOpen: weekMinutes},
-		"eight hours of each day, over midnight": {
-			budgets:  []karpv1.Budget{{Nodes: "0%", Schedule: at("0 20 * * *"), Duration: hours(8)}},
-			wantOpen: weekMinutes - 7*8*60, wantFree: weekMinutes - 7*8*60, wantEmptyOpen: weekMinutes - 7*8*60,
-		},
-		"a schedule that cannot be read": {budgets: []karpv1.Budget{{Nodes: "0", Schedule: at("daily"), Duration: hours(1)}}, wantOpen: weekMinutes, wantFree: weekMinutes, wantEmptyOpen: weekMinutes, wantErrors: 1},
-		"a schedule without a duration":  {budgets: []karpv1.Budget{{Nodes: "0", Schedule: at("@daily")}}, wantOpen: weekMinutes, wantFree: weekMinutes, wantEmptyOpen: weekMinutes, wantErrors: 1},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			got := budgetWeek(karpv1.Disruption{Budgets: test.budgets}, time.Date(2026, 3, 4, 23, 30, 0, 0, time.UTC))
-			if got.OpenMinutes["Underutilized"] != test.wantOpen || got.UnlimitedMinutes["Underutilized"] != test.wantFree ||
-				got.OpenMinutes["Empty"] != test.wantEmptyOpen || len(got.Errors) != test.wantErrors {
-				t.Errorf("budgetWeek() = %+v, want open %d, unlimited %d, open for Empty %d, %d errors", got, test.wantOpen, test.wantFree, test.wantEmptyOpen, test.wantErrors)
-			}
-		})
 	}
 }
 

@@ -10,10 +10,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/gate"
 )
-
-// VerdictRestrict is the verdict of an [Objection] to the type or cost planned.
-const VerdictRestrict = "restrict"
 
 // PolicyReport says what policies made of a plan. Money is in US dollars per hour.
 type PolicyReport struct {
@@ -47,21 +45,12 @@ type ComparedPlan struct {
 	Types    map[string]int `json:"types"`
 }
 
-// Said is what a policy says.
-type Said struct {
-	Policy string `json:"policy"`
-	Code   string `json:"code,omitempty"`
-	Msg    string `json:"msg"`
-}
-
-func (s Said) String() string { return s.Policy + ": " + s.Msg }
-
 // PoolVerdict is what admit policies say of a NodePool. A denied one buys nothing.
 type PoolVerdict struct {
-	Pool     string `json:"pool"`
-	Denied   bool   `json:"denied"`
-	Reasons  []Said `json:"reasons"`
-	Warnings []Said `json:"warnings"`
+	Pool     string      `json:"pool"`
+	Denied   bool        `json:"denied"`
+	Reasons  []gate.Said `json:"reasons"`
+	Warnings []gate.Said `json:"warnings"`
 }
 
 // LaunchVerdict is what launch policies say of the plan.
@@ -72,7 +61,7 @@ type LaunchVerdict struct {
 	// Objections are those of the plan that is reported, whose pods get no node.
 	Refused    []Objection `json:"refused,omitempty"`
 	Objections []Objection `json:"objections,omitempty"`
-	Warnings   []Said      `json:"warnings,omitempty"`
+	Warnings   []gate.Said `json:"warnings,omitempty"`
 }
 
 // Objection is what stands against a planned node.
@@ -81,14 +70,29 @@ type Objection struct {
 	Offer Offer  `json:"offer"`
 	Pods  int    `json:"pods"`
 	// Verdict is deny, defer or restrict.
-	Verdict string `json:"verdict"`
-	Reasons []Said `json:"reasons"`
+	Verdict string      `json:"verdict"`
+	Reasons []gate.Said `json:"reasons"`
 	// Seconds after which to ask again.
 	Seconds int64 `json:"seconds,omitempty"`
 }
 
-func (o Objection) same(p Objection) bool {
-	return o.Offer == p.Offer && o.Verdict == p.Verdict && slices.Equal(o.Reasons, p.Reasons)
+func poolVerdicts(in []gate.PoolVerdict) []PoolVerdict {
+	var out []PoolVerdict
+	for _, v := range in {
+		out = append(out, PoolVerdict{Pool: v.Pool, Denied: v.Denied, Reasons: v.Deny, Warnings: v.Warnings})
+	}
+	return out
+}
+
+func launchVerdict(in *gate.Launch) LaunchVerdict {
+	convert := func(in []gate.Objection) []Objection {
+		var out []Objection
+		for _, o := range in {
+			out = append(out, Objection{Claim: o.Claim, Offer: newOffer(o.Offer), Pods: len(o.Pods), Verdict: o.Verdict, Reasons: o.Reasons, Seconds: o.Seconds})
+		}
+		return out
+	}
+	return LaunchVerdict{Rounds: in.Rounds, Refused: convert(in.Refused), Objections: convert(in.Objections), Warnings: in.Warnings}
 }
 
 // PolicyEffect is what one policy did in one decision.

@@ -210,20 +210,9 @@ func round6(f float64) float64 { return math.Round(f*1e6) / 1e6 }
 func reasons(in []schedule.Reason) []Reason {
 	out := make([]Reason, len(in))
 	for i, r := range in {
-		out[i] = Reason{Reason: r, Text: ReasonText(r)}
+		out[i] = Reason{Reason: r, Text: r.String()}
 	}
 	return out
-}
-
-// ReasonText is r in words, also if its code is one of this package.
-func ReasonText(r schedule.Reason) string {
-	switch r.Code {
-	case PolicyDenied:
-		return fmt.Sprintf("NodePool %s: policy %s denies %s: %s", r.Pool, r.Key, r.InstanceType, r.Have)
-	case PolicyDeferred:
-		return fmt.Sprintf("NodePool %s: policy %s defers %s for %s: %s", r.Pool, r.Key, r.InstanceType, r.Want, r.Have)
-	}
-	return r.String()
 }
 
 func newNode(n *schedule.NewNode, alternatives bool) Node {

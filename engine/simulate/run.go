@@ -79,7 +79,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
-	out := &Outcome{Snapshot: with.snap, Plan: with.plan, Report: NewReport(with.snap, with.plan, labels), Costs: with.costs}
+	out := &Outcome{Snapshot: with.Snapshot, Plan: with.Plan, Report: NewReport(with.Snapshot, with.Plan, labels), Costs: with.Costs}
 	out.Report.Policies = policies
 	return out, nil
 }

@@ -67,6 +67,11 @@ const (
 	// NotReached: the pod's place was given up because the rules of pods bound before it
 	// no longer allow it.
 	NotReached Code = "OrderOfBinding"
+	// PolicyDenied: policy Key denies the node planned for the pod; Have says why.
+	PolicyDenied Code = "PolicyDenied"
+	// PolicyDeferred: policy Key wants the node planned for the pod later, after Want; Have
+	// says why.
+	PolicyDeferred Code = "PolicyDeferred"
 )
 
 // Reason is one cause, as data. Only the operands that the code uses are set.
@@ -152,6 +157,10 @@ func (r Reason) String() string {
 		fmt.Fprintf(&b, "%s: %s", r.Key, r.Have)
 	case NotReached:
 		b.WriteString("pods bound before it leave no domain that its rules allow")
+	case PolicyDenied:
+		fmt.Fprintf(&b, "policy %s denies %s: %s", r.Key, r.InstanceType, r.Have)
+	case PolicyDeferred:
+		fmt.Fprintf(&b, "policy %s defers %s for %s: %s", r.Key, r.InstanceType, r.Want, r.Have)
 	default:
 		b.WriteString(string(r.Code))
 	}

@@ -216,7 +216,7 @@ func pendingAsExpected(e *Expect, plan schedule.Plan) []string {
 			found := want.Reason == ""
 			for _, r := range u.Reasons {
 				codes = append(codes, string(r.Code))
-				texts = append(texts, simulate.ReasonText(r)+" "+r.Hint)
+				texts = append(texts, r.String())
 				found = found || r.Code == want.Reason
 			}
 			if !found {
@@ -236,7 +236,7 @@ func pendingAsExpected(e *Expect, plan schedule.Plan) []string {
 		if !matched[u.Pod] {
 			var texts []string
 			for _, r := range u.Reasons {
-				texts = append(texts, simulate.ReasonText(r))
+				texts = append(texts, r.String())
 			}
 			wrong = append(wrong, fmt.Sprintf("%s stays pending: %s", u.Pod, strings.Join(texts, "; ")))
 		}

@@ -1,4 +1,4 @@
-package simulate
+package fact
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 
 const weekMinutes = 7 * 24 * 60
 
-// budgetWeek says when in the week after now the budgets of d let each voluntary reason
-// happen, and when nothing bounds it.
-func budgetWeek(d karpv1.Disruption, now time.Time) policy.BudgetWeek {
+// Week says when in the week after now the budgets of d let each voluntary reason happen,
+// and when nothing bounds it. A budget that cannot be read is in Errors, and bounds nothing.
+func Week(d karpv1.Disruption, now time.Time) policy.BudgetWeek {
 	out := policy.BudgetWeek{Errors: []string{}, OpenMinutes: map[string]int64{}, UnlimitedMinutes: map[string]int64{}}
 	begin := now.UTC().Truncate(time.Minute)
 	type window struct {
