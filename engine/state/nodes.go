@@ -174,37 +174,28 @@ func (c *Cluster) claimInitialized(o *karpv1.NodeClaim) bool {
 // group are nodes and claims that may belong to each other.
 type group struct{ nodes, claims map[string]bool }
 
+// addClaim adds a claim, the nodes that may be its own, and the other claims that may then
+// win or lose those.
 func (g *group) addClaim(c *Cluster, o *karpv1.NodeClaim) {
 	if o == nil {
 		return
 	}
 	g.claims[o.Name] = true
-	for _, n := range c.candidates(o) {
-		g.nodes[n] = true
-		// Another claim of the same node may win or lose it.
-		for name := range c.claimsByNode[n] {
-			g.claims[name] = true
-		}
-	}
-	if o.Status.ProviderID != "" {
-		for name := range c.claimsByProvider[o.Status.ProviderID] {
-			g.claims[name] = true
+	for _, name := range c.candidates(o) {
+		g.nodes[name] = true
+		maps.Copy(g.claims, c.claimsByNode[name])
+		if n := c.nodeTable.by[name1(name)]; n != nil && n.Spec.ProviderID != "" {
+			maps.Copy(g.claims, c.claimsByProvider[n.Spec.ProviderID])
 		}
 	}
 }
 
+// addNode adds a node and the claims that it may belong to.
 func (g *group) addNode(c *Cluster, o *corev1.Node) {
-	if o == nil {
-		return
-	}
 	g.nodes[o.Name] = true
-	for name := range c.claimsByNode[o.Name] {
-		g.addClaim(c, c.claimTable.by[name1(name)])
-	}
+	maps.Copy(g.claims, c.claimsByNode[o.Name])
 	if o.Spec.ProviderID != "" {
-		for name := range c.claimsByProvider[o.Spec.ProviderID] {
-			g.addClaim(c, c.claimTable.by[name1(name)])
-		}
+		maps.Copy(g.claims, c.claimsByProvider[o.Spec.ProviderID])
 	}
 }
 

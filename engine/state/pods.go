@@ -173,6 +173,9 @@ func (c *Cluster) uncount(k key, p *podState) {
 func (c *Cluster) settlePod(k key, p *podState, now time.Time, changed bool) {
 	was, wasNode, wasClaim := p.role, p.node, p.claim
 	is, node, claim, again := c.judge(k, p, now)
+	if e, ok := c.expected[podKey(k)]; ok && (again.IsZero() || e.until.Before(again)) {
+		again = e.until // it must end, also while it is of no effect
+	}
 	if again.IsZero() {
 		delete(c.due, k)
 	} else {

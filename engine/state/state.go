@@ -210,8 +210,10 @@ func (c *Cluster) tell(name string, provision bool) {
 
 // Update tells of an object that a caller has created, changed or read. What is older than
 // what is known is ignored, and so are objects that are known to be gone, and kinds that
-// no snapshot holds.
-func (c *Cluster) Update(o client.Object) { c.update(o, false) }
+// no snapshot holds. The object is copied.
+func (c *Cluster) Update(o client.Object) {
+	c.update(o.DeepCopyObject().(client.Object), false)
+}
 
 func (c *Cluster) update(o client.Object, seen bool) {
 	now := c.opts.Now()

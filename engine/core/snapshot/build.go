@@ -139,7 +139,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			continue
 		}
 		key := PodKey{p.Namespace, p.Name}
-		if key == last {
+		if !b.opts.Sorted && key == last {
 			b.problem("Pod", p, "metadata.name", "appears twice: the second is left out")
 			continue
 		}
@@ -171,7 +171,11 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 				}
 			}
 		}
-		vols, claim, problem := b.volumes.of(p)
+		var vols *podVolumes
+		var claim, problem string
+		if info.claims {
+			vols, claim, problem = b.volumes.of(p)
+		}
 		if problem != "" && pending {
 			b.snap.Blocked = append(b.snap.Blocked, Blocked{Pod: key, Key: claim, Message: problem})
 			continue

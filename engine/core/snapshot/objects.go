@@ -58,7 +58,8 @@ type Options struct {
 	// or a NodeClaim whose node is not there yet. They count as bound to it. Where there is
 	// no such node, they are pending whatever else their status says.
 	Expected map[PodKey]string
-	// Sorted says that the pods are in the order of namespaces and names.
+	// Sorted says that the pods are in the order of namespaces and names, and no two have
+	// one name.
 	Sorted bool
 }
 
