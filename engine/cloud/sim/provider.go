@@ -144,38 +144,40 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim) (*cloud.
 	if claim.UID == "" {
 		return nil, &cloud.CreateError{Reason: "InvalidClaim", Message: "the NodeClaim has no UID"}
 	}
-	id := instanceID(claim)
-	if in, err := p.store.Get(ctx, id); err == nil {
+	in, tried, err := p.try(ctx, claim)
+	if err == nil && in != nil {
 		return machine(in), nil
-	} else if !errors.Is(err, ErrNotFound) {
-		return nil, fmt.Errorf("machine %s: %w", id, err)
 	}
+	// Whatever is in the way now, the machine of an earlier call counts: another process
+	// was faster, or this one before it was stopped.
+	id := instanceID(claim)
+	switch earlier, getErr := p.store.Get(ctx, id); {
+	case getErr == nil:
+		return machine(earlier), nil
+	case err != nil && !errors.Is(err, ErrExists):
+		return nil, err
+	case !errors.Is(getErr, ErrNotFound) || err != nil:
+		return nil, fmt.Errorf("machine %s: %w", id, getErr)
+	}
+	out := &cloud.InsufficientCapacityError{Offerings: tried}
+	if len(tried) == 0 {
+		out.Err = errors.New("no offering that is available meets the claim's requirements and holds its requests")
+	}
+	return nil, out
+}
+
+// try buys a machine for a claim that has none. Without error and machine there is no
+// capacity.
+func (p *Provider) try(ctx context.Context, claim *karpv1.NodeClaim) (*v1alpha1.SimInstance, []string, error) {
 	name, err := className(claim.Spec.NodeClassRef)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	class, st, err := p.market.class(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	now := p.now()
-	in, tried, err := p.buy(ctx, st, class, claim, now)
-	switch {
-	case errors.Is(err, ErrExists):
-		// Another process was faster, or this one before it was stopped.
-		if in, err = p.store.Get(ctx, id); err != nil {
-			return nil, fmt.Errorf("machine %s: %w", id, err)
-		}
-	case err != nil:
-		return nil, err
-	case in == nil:
-		out := &cloud.InsufficientCapacityError{Offerings: tried}
-		if len(tried) == 0 {
-			out.Err = errors.New("no offering that is available meets the claim's requirements and holds its requests")
-		}
-		return nil, out
-	}
-	return machine(in), nil
+	return p.buy(ctx, st, class, claim, p.now())
 }
 
 // buy takes the first choice that there is capacity for. It unlocks st. Without error and
@@ -217,8 +219,11 @@ func (p *Provider) buy(ctx context.Context, st *stall, class *v1alpha1.SimNodeCl
 		if !st.finite {
 			unlock() // other launches cannot take what this one counts on
 		}
-		in := p.instance(class, claim, reqs, c, now)
-		return in, tried, p.store.Create(ctx, in)
+		in := newInstance(class, claim, reqs, c, now)
+		if err := p.store.Create(ctx, in); err != nil {
+			return nil, nil, fmt.Errorf("create machine %s: %w", in.Name, err)
+		}
+		return in, nil, nil
 	}
 	return nil, tried, nil
 }
@@ -311,8 +316,8 @@ func failure(class *v1alpha1.SimNodeClass, kind v1alpha1.FailureKind, o cloud.Of
 	return nil
 }
 
-// instance is the record of a machine that is bought now.
-func (p *Provider) instance(class *v1alpha1.SimNodeClass, claim *karpv1.NodeClaim, reqs requirements.Set, c choice, now time.Time) *v1alpha1.SimInstance {
+// newInstance is the record of a machine that is bought now.
+func newInstance(class *v1alpha1.SimNodeClass, claim *karpv1.NodeClaim, reqs requirements.Set, c choice, now time.Time) *v1alpha1.SimInstance {
 	uid, id := string(claim.UID), instanceID(claim)
 	in := &v1alpha1.SimInstance{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SimInstance"},
