@@ -517,6 +517,7 @@ func (b *Inputs) Launch(snap *snapshot.Snapshot, plan *schedule.Plan, costs *Cos
 	}
 	var all []snapshot.PodKey
 	types := map[string]int64{}
+	before := newFallbacks(snap, plan, costs)
 	for i := range plan.NewNodes {
 		n := &plan.NewNodes[i]
 		p := pools[n.Pool]
@@ -527,6 +528,10 @@ func (b *Inputs) Launch(snap *snapshot.Snapshot, plan *schedule.Plan, costs *Cos
 			out.NodePools[n.Pool] = nodePool(snap, p)
 		}
 		c := b.claim(snap, p, n, costs, facts)
+		c.FallbackFrom = before.of(n)
+		if out.Plan.FallbackFrom == nil {
+			out.Plan.FallbackFrom = c.FallbackFrom
+		}
 		out.Claims = append(out.Claims, c)
 		all = append(all, n.Pods...)
 		out.Plan.Nodes++

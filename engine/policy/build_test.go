@@ -308,6 +308,119 @@ func TestCosts_Without(t *testing.T) {
 	}
 }
 
+// TestInputs_Launch_fallback says what the plan would have bought first.
+func TestInputs_Launch_fallback(t *testing.T) {
+	both := func(np *karpv1.NodePool) *karpv1.NodePool {
+		np.Spec.Template.Spec.Requirements[0].Values = []string{"on-demand", "spot", "reserved"}
+		return np
+	}
+	weighty := func(np *karpv1.NodePool, limit string) *karpv1.NodePool {
+		np.Name, np.Spec.Weight = "first", new(int32(10))
+		np.Spec.Limits = corev1.ResourceList{"cpu": resource.MustParse(limit)}
+		return np
+	}
+	onDemand := func(p *corev1.Pod) *corev1.Pod {
+		p.Spec.NodeSelector = map[string]string{karpv1.CapacityTypeLabelKey: "on-demand"}
+		return p
+	}
+	noSpot := func(o *catalog.Offering) { o.Unavailable = o.Unavailable || o.CapacityType == catalog.Spot }
+	reserved := func(capacity int) func(it *catalog.InstanceType) {
+		return func(it *catalog.InstanceType) {
+			it.Offerings = append(it.Offerings, catalog.Offering{
+				Zone: "a", CapacityType: catalog.Reserved, Price: 1, ReservationID: "cr-1", ReservationCapacity: capacity,
+				Requirements: requirements.NewSet(requirements.In(catalog.ReservationIDLabel, "cr-1")),
+			})
+		}
+	}
+	tests := map[string]struct {
+		pools  []*karpv1.NodePool
+		pods   []*corev1.Pod
+		typ    func(*catalog.InstanceType)
+		offer  func(*catalog.Offering)
+		denied string // capacity type
+		want   []string
+	}{
+		"nothing comes before the cheapest":          {pools: []*karpv1.NodePool{both(pool("web"))}, want: []string{"spot after nothing"}},
+		"on-demand where spot has no capacity":       {pools: []*karpv1.NodePool{both(pool("web"))}, offer: noSpot, want: []string{"on-demand after web spot: no capacity of t3.large in a"}},
+		"not where the pool has no spot":             {pools: []*karpv1.NodePool{pool("web")}, offer: noSpot, want: []string{"on-demand after nothing"}},
+		"not where the pod must not run on spot":     {pools: []*karpv1.NodePool{both(pool("web"))}, pods: []*corev1.Pod{onDemand(pod("cart-0", "", "1500m"))}, offer: noSpot, want: []string{"on-demand after nothing"}},
+		"not where a policy excludes spot":           {pools: []*karpv1.NodePool{both(pool("web"))}, denied: "spot", offer: noSpot, want: []string{"on-demand after nothing"}},
+		"not where the spot offerings are too small": {pools: []*karpv1.NodePool{both(pool("web"))}, pods: []*corev1.Pod{pod("cart-0", "", "20")}, offer: func(o *catalog.Offering) { o.Unavailable = o.CapacityType == catalog.Spot && o.Price < 1_000_000 }, want: []string{"spot after nothing"}},
+		"a reservation that is used up inside the plan": {
+			pools: []*karpv1.NodePool{both(pool("web"))}, pods: pods(2), typ: reserved(1),
+			want: []string{"reserved after nothing", "spot after web reserved: reservation cr-1 is used up"},
+		},
+		"a reservation without units": {
+			pools: []*karpv1.NodePool{both(pool("web"))}, typ: reserved(0), want: []string{"spot after web reserved: reservation cr-1 is used up"},
+		},
+		"a pool of more weight at its limit": {pools: []*karpv1.NodePool{pool("web"), weighty(pool("first"), "1")}, want: []string{"on-demand after first : its limit of cpu is reached"}},
+		"a pool of more weight without capacity": {pools: []*karpv1.NodePool{pool("web"), weighty(func() *karpv1.NodePool {
+			p := pool("first")
+			p.Spec.Template.Spec.Requirements[0].Values = []string{"spot"}
+			return p
+		}(), "100")}, offer: noSpot, want: []string{"on-demand after first : it has no capacity"}},
+		"not a pool whose taints keep the pod off": {pools: []*karpv1.NodePool{pool("web"), weighty(func() *karpv1.NodePool {
+			p := pool("first")
+			p.Spec.Template.Spec.Taints = []corev1.Taint{{Key: "a", Effect: "NoSchedule"}}
+			return p
+		}(), "1")}, want: []string{"on-demand after nothing"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			types := []catalog.InstanceType{machine("m5.large", 2, 96_000), machine("c5.metal", 96, 4_080_000), machine("t3.large", 2, 83_000)}
+			for i := range types {
+				if test.typ != nil && types[i].Name == "m5.large" {
+					test.typ(&types[i])
+				}
+				for j := range types[i].Offerings {
+					if test.offer != nil {
+						test.offer(&types[i].Offerings[j])
+					}
+				}
+			}
+			cat, errs := catalog.New(types)
+			if len(errs) > 0 {
+				t.Fatal(errs)
+			}
+			if test.pods == nil {
+				test.pods = pods(1)
+			}
+			s, problems := snapshot.Build(snapshot.Objects{NodePools: test.pools, Pods: test.pods}, snapshot.Options{Now: noon, Catalog: cat, AssumeReady: true})
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			e := engine(t, policy.Policy{Name: "no", Hook: policy.Score, Evaluator: &fake{score: func(in *policy.ScoreInput) (policy.ScoreAnswer, error) {
+				var a policy.ScoreAnswer
+				for i := range in.Candidates.Rows {
+					if in.Candidates.Rows[i].Offering.CapacityType == test.denied {
+						a.Deny = append(a.Deny, policy.RowDeny{Row: i, Msg: "no"})
+					}
+				}
+				return a, nil
+			}}})
+			var in policy.Inputs
+			costs, err := e.Costs(t.Context(), &in, s, policy.Facts{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := solve(t, s, costs)
+			q := in.Launch(s, &plan, costs, policy.Facts{})
+			var got []string
+			for _, c := range q.Claims {
+				text := c.Offering.CapacityType + " after nothing"
+				if f := c.FallbackFrom; f != nil {
+					text = fmt.Sprintf("%s after %s %s: %s", c.Offering.CapacityType, f.Pool, f.CapacityType, f.Reason)
+				}
+				got = append(got, text)
+			}
+			slices.Sort(got)
+			if d := cmp.Diff(test.want, got); d != "" {
+				t.Errorf("claims (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 func TestInputs_Score(t *testing.T) {
 	s := snap(t, snapshot.Objects{
 		Pods: append(pods(2), pod("old", "n1", "1")), Nodes: []*corev1.Node{running("n1", "web", "m5.large", "a")},

@@ -83,9 +83,12 @@ func (e *Engine) Launch(ctx context.Context, in *LaunchInput) (Verdict, error) {
 }
 
 // Try asks as [Engine.Launch] does about nodes that are not planned, to learn what is worth
-// planning. Nothing is decided by it, so that it makes no decision record.
-func (e *Engine) Try(ctx context.Context, in *LaunchInput) (Verdict, error) {
-	return e.gate(ctx, in, claimsFor(in))
+// planning. Nothing is decided by it, so that it makes no decision record, and that it takes
+// its time from round and not from that of the decisions.
+func (e *Engine) Try(ctx context.Context, in *LaunchInput, round *Round) (Verdict, error) {
+	q := *in
+	q.round = round
+	return e.gate(ctx, &q, claimsFor(&q))
 }
 
 // claimsFor leaves each policy the claims of the NodePools that it applies to.

@@ -30,6 +30,20 @@ func NewRound(limit time.Duration) *Round {
 	return &Round{limit: limit, spent: map[Hook]time.Duration{}}
 }
 
+// Fresh returns a new round with the limit of r; nil gives one without a bound.
+func (r *Round) Fresh() *Round {
+	if r == nil {
+		return NewRound(-1)
+	}
+	return NewRound(r.limit)
+}
+
+// Over says whether the policies of hook h have no time left.
+func (r *Round) Over(h Hook) bool {
+	_, err := r.left(h, 0)
+	return err != nil
+}
+
 // Records are those of the decisions so far, in the order in which they were made.
 func (r *Round) Records() []Record {
 	if r == nil {

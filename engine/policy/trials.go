@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
@@ -21,11 +22,12 @@ type Trials struct {
 	claim  Claim // of the node
 	scores *Scores
 	costs  *Costs
-	snap   *snapshot.Snapshot
 	pool   *snapshot.Pool
 	node   *schedule.NewNode
-	facts  Facts
 	rows   []int
+	// standIn says that the node would be something else only where its planned offering
+	// cannot be had.
+	standIn bool
 	// kinds are the types that would do, by capacity type.
 	kinds map[string]trialTypes
 }
@@ -36,12 +38,13 @@ type trialTypes struct {
 	min, max int64
 }
 
-// Trials prepares questions about node n of plan. costs must have scores of its NodePool;
+// Trials prepares questions about node n of plan, of which whole is the question as planned.
+// With standIn the node would be something else only where its planned offering cannot be
+// had. costs must have scores of its NodePool;
 // rows that are excluded in them are not tried, nor are those that cannot be bought now or
-// that are too small for every pod of the node.
-func (b *Inputs) Trials(snap *snapshot.Snapshot, plan *schedule.Plan, n *schedule.NewNode, costs *Costs, facts Facts) *Trials {
-	facts = facts.withDefaults()
-	t := &Trials{whole: b.Launch(snap, plan, costs, facts), scores: costs.Scores(n.Pool), costs: costs, snap: snap, node: n, facts: facts}
+// that are too small for every pod that plan has on new nodes of the NodePool.
+func (b *Inputs) Trials(snap *snapshot.Snapshot, whole *LaunchInput, plan *schedule.Plan, n *schedule.NewNode, costs *Costs, standIn bool) *Trials {
+	t := &Trials{whole: whole, scores: costs.Scores(n.Pool), costs: costs, node: n, standIn: standIn}
 	for i := range t.whole.Claims {
 		if t.whole.Claims[i].Name == n.Name {
 			t.claim = t.whole.Claims[i]
@@ -55,7 +58,13 @@ func (b *Inputs) Trials(snap *snapshot.Snapshot, plan *schedule.Plan, n *schedul
 	if t.scores == nil || t.pool == nil {
 		return t
 	}
-	smallest := smallestRequests(snap, n.Pods)
+	var keys []snapshot.PodKey
+	for i := range plan.NewNodes {
+		if plan.NewNodes[i].Pool == n.Pool {
+			keys = append(keys, plan.NewNodes[i].Pods...)
+		}
+	}
+	smallest := smallestRequests(snap, keys)
 	prices := map[string]map[string]int64{}
 	for i := range t.scores.Rows.Rows {
 		row := &t.scores.Rows.Rows[i]
@@ -113,6 +122,31 @@ func smallestRequests(snap *snapshot.Snapshot, keys []snapshot.PodKey) resources
 
 // Rows are the offerings to try, as rows of the pool's scores, in order.
 func (t *Trials) Rows() []int { return t.rows }
+
+// RowsOf are the rows of an instance type that are not excluded, whether they can be bought
+// now or not.
+func (t *Trials) RowsOf(name string) []int {
+	if t.scores == nil {
+		return nil
+	}
+	var out []int
+	for _, i := range t.scores.Rows.index[name] {
+		if i >= 0 && t.scores.Deny[i] == "" {
+			out = append(out, int(i))
+		}
+	}
+	return out
+}
+
+// Offer is the offering of row, with what it costs.
+func (t *Trials) Offer(row int) schedule.Offer {
+	r := &t.scores.Rows.Rows[row]
+	o := schedule.Offer{InstanceType: r.InstanceType.Name, Zone: r.Offering.Zone, CapacityType: r.Offering.CapacityType, Cost: catalog.Price(t.scores.Cost[row]), Bias: catalog.Price(t.scores.Bias[row])}
+	if r.Offering.Reservation != nil {
+		o.ReservationID = r.Offering.Reservation.ID
+	}
+	return o
+}
 
 // Name is the claim's name in a question about row.
 func (t *Trials) Name(row int) string { return t.claim.Name + " as " + t.scores.Rows.name(row) }
@@ -183,6 +217,9 @@ func (t *Trials) as(row int) Claim {
 	c.Commitment = ""
 	if cover, ok := t.scores.Cover[row]; ok && cover.MicroUSD < c.HourlyCost && t.costs.Units(cover.Commitment) > 0 {
 		c.HourlyCost, c.Commitment = cover.MicroUSD, cover.Commitment
+	}
+	if t.standIn && c.Offering.CapacityType != t.claim.Offering.CapacityType && c.HourlyCost > t.claim.HourlyCost {
+		c.FallbackFrom = &Fallback{Pool: c.Pool, CapacityType: t.claim.Offering.CapacityType, Reason: "it would stand in for what is planned"}
 	}
 	c.Labels = maps.Clone(t.claim.Labels)
 	maps.Copy(c.Labels, r.InstanceType.Labels)

@@ -15,10 +15,13 @@ import (
 
 // Allowed is what node n of the plan may be launched as: the requirements of its NodeClaim,
 // and the offerings that hold its pods, in order of cost + bias, the planned one included.
-// What launch policies restrict is in neither: no offering that the requirements allow and
-// the NodePool's catalogue has is of a dropped type, dearer than the policies allow, or
-// excluded by a policy. A type that can be had in a forbidden way as well as in an allowed
-// one goes before the choice of zones and capacity types gets smaller.
+// Policies allow all of them: no offering that the requirements allow and the NodePool's
+// catalogue has is excluded, denied, of a dropped type, or dearer than they allow. A type
+// that can be had in a forbidden way as well as in an allowed one goes before the choice of
+// zones and capacity types gets smaller.
+//
+// Where there are launch policies, only offerings that they were asked about are left: those
+// of the cheapest types.
 func (r *Result) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offer) {
 	set, offers := n.Requirements(), n.Alternatives()
 	if r.Costs == nil {
@@ -31,8 +34,8 @@ func (r *Result) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offe
 		}
 	}
 	limit := r.Launch.Restricted[n.Name]
-	offers = slices.DeleteFunc(slices.Clone(offers), func(o schedule.Offer) bool { return !permits(limit, n.Planned, o) })
-	forbidden := r.forbidden(pool, limit, n.Planned, offers)
+	offers = slices.DeleteFunc(slices.Clone(offers), func(o schedule.Offer) bool { return !r.permits(n, limit, o) })
+	forbidden := r.forbidden(pool, n, limit, offers)
 
 	// Each step leaves less choice; the last leaves the planned offering. Policies come
 	// before minValues, which a step that is not the last must meet.
@@ -72,16 +75,19 @@ func (r *Result) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offe
 	return narrow(set, offers), offers
 }
 
-// permits says whether l leaves an offer of a node that is planned as another.
-func permits(l policy.ClaimVerdict, planned, o schedule.Offer) bool {
-	if sameOffering(o, planned) {
+// permits says whether node n, which l restricts, may become o.
+func (r *Result) permits(n *schedule.NewNode, l policy.ClaimVerdict, o schedule.Offer) bool {
+	if sameOffering(o, n.Planned) {
 		return true
+	}
+	if r.vetted != nil && !r.vetted[n.Pool][identity(o)] {
+		return false
 	}
 	return !slices.Contains(l.DropTypes, o.InstanceType) && (!l.HasMax || int64(o.Cost) <= l.MaxMicroUSD)
 }
 
 // forbidden are the offerings of the types of offers that policies rule out.
-func (r *Result) forbidden(pool *snapshot.Pool, l policy.ClaimVerdict, planned schedule.Offer, offers []schedule.Offer) []schedule.Offer {
+func (r *Result) forbidden(pool *snapshot.Pool, n *schedule.NewNode, l policy.ClaimVerdict, offers []schedule.Offer) []schedule.Offer {
 	if pool == nil || pool.Catalog == nil {
 		return nil
 	}
@@ -97,7 +103,7 @@ func (r *Result) forbidden(pool *snapshot.Pool, l policy.ClaimVerdict, planned s
 			of := &it.Offerings[j]
 			cost, _, deny := r.Costs.Cost(pool.Name, it, j)
 			o := schedule.Offer{InstanceType: it.Name, Zone: of.Zone, CapacityType: of.CapacityType, ReservationID: of.ReservationID, Cost: cost}
-			if deny != "" || !permits(l, planned, o) {
+			if deny != "" || !r.permits(n, l, o) {
 				out = append(out, o)
 			}
 		}
@@ -108,7 +114,13 @@ func (r *Result) forbidden(pool *snapshot.Pool, l policy.ClaimVerdict, planned s
 // sameOffering says whether two offers are of one offering; a commitment may give it another
 // cost.
 func sameOffering(a, b schedule.Offer) bool {
-	return a.InstanceType == b.InstanceType && a.Zone == b.Zone && a.CapacityType == b.CapacityType && a.ReservationID == b.ReservationID
+	return identity(a) == identity(b)
+}
+
+// identity is o without what it costs.
+func identity(o schedule.Offer) schedule.Offer {
+	o.Cost, o.Bias = 0, 0
+	return o
 }
 
 // ways are the labels in which offers differ.

@@ -62,22 +62,17 @@ func (p *planner) nodeOf(plan *schedule.Plan, name string) *schedule.NewNode {
 // try asks about node as each offering that its NodePool could buy, and returns the reasons
 // of those that are denied, by row of the pool's scores.
 func (p *planner) try(ctx context.Context, d *draft, node *schedule.NewNode, allowed map[string]bool, costs *policy.Costs) (map[int]string, error) {
-	t := p.inputs.Trials(p.result.Snapshot, &d.plan, node, costs, p.facts)
+	t := p.inputs.Trials(p.result.Snapshot, d.question, &d.plan, node, costs, false)
 	rows := t.Rows()
 	deny := map[int]string{}
-	beside := make([]string, 0, controls)
-	for i := range d.plan.NewNodes {
-		if name := d.plan.NewNodes[i].Name; allowed[name] && len(beside) < controls {
-			beside = append(beside, name)
-		}
-	}
+	beside := besides(&d.plan, func(name string) bool { return allowed[name] })
 	any := false
-	for len(rows) > 0 {
+	for len(rows) > 0 && !p.tries.Over(policy.Launch) {
 		some := rows[:min(len(rows), trialsAtOnce)]
 		rows = rows[len(some):]
 		q := t.Ask(some, beside)
 		q.Attempt(int64(p.result.Launch.Rounds))
-		v, err := p.engine.Try(ctx, q)
+		v, err := p.engine.Try(ctx, q, p.tries)
 		if err != nil {
 			return nil, err
 		}
@@ -100,14 +95,28 @@ func (p *planner) try(ctx context.Context, d *draft, node *schedule.NewNode, all
 	return deny, nil
 }
 
+// besides are the names of some nodes of plan that match.
+func besides(plan *schedule.Plan, match func(string) bool) []string {
+	out := make([]string, 0, controls)
+	for i := range plan.NewNodes {
+		if name := plan.NewNodes[i].Name; match(name) && len(out) < controls {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
 // trySingly asks about the plan with the node as one offering after the other, those that
 // differ most first.
 func (p *planner) trySingly(ctx context.Context, t *policy.Trials) (map[int]string, error) {
 	deny := map[int]string{}
 	for _, row := range t.Spread(singleTrials) {
+		if p.tries.Over(policy.Launch) {
+			break
+		}
 		q := t.Instead(row)
 		q.Attempt(int64(p.result.Launch.Rounds))
-		v, err := p.engine.Try(ctx, q)
+		v, err := p.engine.Try(ctx, q, p.tries)
 		if err != nil {
 			return nil, err
 		}

@@ -37,6 +37,9 @@ type Result struct {
 	Records []policy.Record
 
 	scored *policy.Costs
+	// vetted are the offerings that launch policies allow, by NodePool; nil if there are no
+	// such policies.
+	vetted map[string]map[schedule.Offer]bool
 }
 
 // Scored are the costs as score policies left them: unlike Costs, without what launch
@@ -69,7 +72,7 @@ func Plan(ctx context.Context, e *policy.Engine, in *policy.Inputs, snap *snapsh
 		facts.Round = policy.NewRound(0)
 	}
 	before := len(facts.Round.Records())
-	p := &planner{engine: e, inputs: in, facts: facts, solve: solve, result: r}
+	p := &planner{engine: e, inputs: in, facts: facts, solve: solve, result: r, tries: facts.Round.Fresh()}
 	if err := p.run(ctx, pools); err != nil {
 		return nil, err
 	}
@@ -83,6 +86,7 @@ type planner struct {
 	facts  policy.Facts
 	solve  schedule.Options
 	result *Result
+	tries  *policy.Round
 	tried  map[string]bool // NodePools of which all offerings were tried
 }
 
@@ -90,6 +94,7 @@ type planner struct {
 type draft struct {
 	plan       schedule.Plan
 	costs      *policy.Costs
+	question   *policy.LaunchInput
 	verdict    policy.Verdict
 	objections []Objection
 }
@@ -117,6 +122,9 @@ func (p *planner) run(ctx context.Context, pools []*karpv1.NodePool) error {
 		return err
 	}
 	if best, err = p.settle(ctx, best); err != nil {
+		return err
+	}
+	if err := p.vet(ctx, best); err != nil {
 		return err
 	}
 	r.Plan, r.Costs = best.plan, best.costs
@@ -188,9 +196,9 @@ func (p *planner) draft(ctx context.Context, snap *snapshot.Snapshot, costs *pol
 	if len(plan.NewNodes) == 0 || len(p.engine.Policies(policy.Launch)) == 0 {
 		return d, nil
 	}
-	q := p.inputs.Launch(p.result.Snapshot, &d.plan, costs, p.facts)
-	q.Attempt(int64(p.result.Launch.Rounds))
-	if d.verdict, err = p.engine.Launch(ctx, q); err != nil {
+	d.question = p.inputs.Launch(p.result.Snapshot, &d.plan, costs, p.facts)
+	d.question.Attempt(int64(p.result.Launch.Rounds))
+	if d.verdict, err = p.engine.Launch(ctx, d.question); err != nil {
 		return draft{}, err
 	}
 	d.objections = object(&d.plan, &d.verdict)
@@ -258,24 +266,37 @@ func (d *draft) better(o *draft) bool {
 	return cmp.Or(cmp.Compare(waiting(d), waiting(o)), cmp.Compare(cost(d), cost(o))) < 0
 }
 
+// against is the verdict that keeps a claim from becoming o; "" is none.
+func against(v policy.ClaimVerdict, o schedule.Offer) string {
+	switch {
+	case v.Denied:
+		return policy.VerdictDeny
+	case v.HasMax && int64(o.Cost) > v.MaxMicroUSD, slices.Contains(v.DropTypes, o.InstanceType):
+		return VerdictRestrict
+	case v.DeferSeconds > 0:
+		return policy.VerdictDefer
+	}
+	return ""
+}
+
 // object lists what v has against the nodes of plan.
 func object(plan *schedule.Plan, v *policy.Verdict) []Objection {
 	var out []Objection
 	for i := range plan.NewNodes {
 		n := &plan.NewNodes[i]
 		cv := v.Claims[n.Name]
-		o := Objection{Claim: n.Name, Pool: n.Pool, Offer: n.Planned, Pods: n.Pods}
-		switch {
-		case cv.Denied:
-			o.Verdict, o.Reasons = policy.VerdictDeny, said(about(v.Deny, n.Name))
-		case cv.HasMax && int64(n.Planned.Cost) > cv.MaxMicroUSD:
-			o.Verdict = VerdictRestrict
-			o.Reasons = []Said{{Policy: strings.Join(cv.Restricting, ", "), Msg: fmt.Sprintf("%s costs $%s an hour, at most $%s is allowed", n.Planned.InstanceType, dollars(n.Planned.Cost), dollars(catalog.Price(cv.MaxMicroUSD)))}}
-		case slices.Contains(cv.DropTypes, n.Planned.InstanceType):
-			o.Verdict = VerdictRestrict
-			o.Reasons = []Said{{Policy: strings.Join(cv.Restricting, ", "), Msg: n.Planned.InstanceType + " is ruled out"}}
-		case cv.DeferSeconds > 0:
-			o.Verdict, o.Reasons, o.Seconds = policy.VerdictDefer, said(about(v.Defer, n.Name)), cv.DeferSeconds
+		o := Objection{Claim: n.Name, Pool: n.Pool, Offer: n.Planned, Pods: n.Pods, Verdict: against(cv, n.Planned)}
+		switch o.Verdict {
+		case policy.VerdictDeny:
+			o.Reasons = said(about(v.Deny, n.Name))
+		case VerdictRestrict:
+			msg := n.Planned.InstanceType + " is ruled out"
+			if cv.HasMax && int64(n.Planned.Cost) > cv.MaxMicroUSD {
+				msg = fmt.Sprintf("%s costs $%s an hour, at most $%s is allowed", n.Planned.InstanceType, dollars(n.Planned.Cost), dollars(catalog.Price(cv.MaxMicroUSD)))
+			}
+			o.Reasons = []Said{{Policy: strings.Join(cv.Restricting, ", "), Msg: msg}}
+		case policy.VerdictDefer:
+			o.Reasons, o.Seconds = said(about(v.Defer, n.Name)), cv.DeferSeconds
 		default:
 			continue
 		}

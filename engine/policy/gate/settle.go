@@ -96,10 +96,10 @@ func (p *planner) share(ctx context.Context, d *draft) (*draft, []Objection, err
 	// Deferred nodes are not bought now, so they are no part of the question.
 	ask := func(n int, ask func(context.Context, *policy.LaunchInput) (policy.Verdict, error)) (*draft, error) {
 		sub := d.without(slices.Concat(denied[n:], rest))
-		q := p.inputs.Launch(p.result.Snapshot, &sub.plan, sub.costs, p.facts)
-		q.Attempt(int64(p.result.Launch.Rounds))
+		sub.question = p.inputs.Launch(p.result.Snapshot, &sub.plan, sub.costs, p.facts)
+		sub.question.Attempt(int64(p.result.Launch.Rounds))
 		var err error
-		if sub.verdict, err = ask(ctx, q); err != nil {
+		if sub.verdict, err = ask(ctx, sub.question); err != nil {
 			return nil, err
 		}
 		sub.objections = object(&sub.plan, &sub.verdict)
@@ -108,7 +108,9 @@ func (p *planner) share(ctx context.Context, d *draft) (*draft, []Objection, err
 	// What is allowed with more nodes is taken to be allowed with fewer.
 	least, most := 0, len(denied)
 	for next := 1; next < most; next = (least + most + 1) / 2 {
-		sub, err := ask(next, p.engine.Try)
+		sub, err := ask(next, func(ctx context.Context, q *policy.LaunchInput) (policy.Verdict, error) {
+			return p.engine.Try(ctx, q, p.tries)
+		})
 		if err != nil {
 			return nil, nil, err
 		}
