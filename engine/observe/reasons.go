@@ -10,6 +10,8 @@ const (
 	LaunchFailed              = "LaunchFailed"
 	UnregisteredTaintMissing  = "UnregisteredTaintMissing"
 	FailedConsistencyCheck    = "FailedConsistencyCheck"
+	// NotInitialized is a registered node that has not become ready for pods for long.
+	NotInitialized = "NotInitialized"
 	// LaunchTimeout, RegistrationTimeout, GarbageCollected and Expired say why a claim
 	// was given up.
 	LaunchTimeout       = "LaunchTimeout"
