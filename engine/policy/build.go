@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"regexp"
 	"slices"
@@ -518,6 +517,7 @@ func (b *Inputs) Launch(snap *snapshot.Snapshot, plan *schedule.Plan, costs *Cos
 	var all []snapshot.PodKey
 	types := map[string]int64{}
 	before := newFallbacks(snap, plan, costs)
+	choices := map[any]claimTypes{}
 	for i := range plan.NewNodes {
 		n := &plan.NewNodes[i]
 		p := pools[n.Pool]
@@ -527,7 +527,7 @@ func (b *Inputs) Launch(snap *snapshot.Snapshot, plan *schedule.Plan, costs *Cos
 		if _, ok := out.NodePools[n.Pool]; !ok {
 			out.NodePools[n.Pool] = nodePool(snap, p)
 		}
-		c := b.claim(snap, p, n, costs, facts)
+		c := b.claim(snap, p, n, costs, facts, choices)
 		c.FallbackFrom = before.of(n)
 		if out.Plan.FallbackFrom == nil {
 			out.Plan.FallbackFrom = c.FallbackFrom
@@ -575,7 +575,32 @@ func priced(types map[string]int64) []PricedType {
 	return out[:min(len(out), maxTypes)]
 }
 
-func (b *Inputs) claim(snap *snapshot.Snapshot, p *snapshot.Pool, n *schedule.NewNode, costs *Costs, facts Facts) Claim {
+// claimTypes are the types that a claim may be launched as.
+type claimTypes struct {
+	types    []PricedType
+	count    int64
+	min, max int64
+}
+
+func typesOf(offers []schedule.Offer) claimTypes {
+	var out claimTypes
+	types := map[string]int64{}
+	for i, o := range offers {
+		cost := int64(o.Cost)
+		if i == 0 {
+			out.min = cost
+		}
+		out.min, out.max = min(out.min, cost), max(out.max, cost)
+		if have, ok := types[o.InstanceType]; !ok || cost < have {
+			types[o.InstanceType] = cost
+		}
+	}
+	out.types, out.count = priced(types), int64(len(types))
+	return out
+}
+
+// claim is n as policies see it; choices keeps what is the same for nodes of one kind.
+func (b *Inputs) claim(snap *snapshot.Snapshot, p *snapshot.Pool, n *schedule.NewNode, costs *Costs, facts Facts, choices map[any]claimTypes) Claim {
 	c := Claim{
 		Name: n.Name, Pool: n.Pool, HourlyCost: int64(n.Planned.Cost), Labels: n.Labels, Pods: facts.pods(snap, n.Pods),
 		Commitment:   costs.commitment(n.Pool, n.Planned),
@@ -583,25 +608,23 @@ func (b *Inputs) claim(snap *snapshot.Snapshot, p *snapshot.Pool, n *schedule.Ne
 		InstanceType: &InstanceType{Name: n.Planned.InstanceType, OS: []string{}},
 		Offering:     Offering{Zone: n.Planned.Zone, CapacityType: n.Planned.CapacityType, ListPrice: int64(n.Planned.Cost)},
 	}
-	for _, row := range b.offerings(snap, p, facts).Rows {
-		if row.InstanceType.Name == n.Planned.InstanceType && row.Offering.Zone == n.Planned.Zone && row.Offering.CapacityType == n.Planned.CapacityType {
+	table := b.offerings(snap, p, facts)
+	for _, i := range table.index[n.Planned.InstanceType] {
+		if i < 0 {
+			continue
+		}
+		if row := &table.Rows[i]; row.Offering.Zone == n.Planned.Zone && row.Offering.CapacityType == n.Planned.CapacityType && row.reservation() == n.Planned.ReservationID {
 			c.InstanceType, c.Offering, c.DaemonOverhead = row.InstanceType, row.Offering, row.DaemonOverhead
 			break
 		}
 	}
-	types := map[string]int64{}
-	c.MinPrice = math.MaxInt64
-	for _, o := range n.Alternatives() {
-		cost := int64(o.Cost)
-		c.MinPrice, c.MaxPrice = min(c.MinPrice, cost), max(c.MaxPrice, cost)
-		if have, ok := types[o.InstanceType]; !ok || cost < have {
-			types[o.InstanceType] = cost
-		}
+	kind := n.Kind()
+	choice, ok := choices[kind]
+	if !ok {
+		choice = typesOf(n.Alternatives())
+		choices[kind] = choice
 	}
-	if len(types) == 0 {
-		c.MinPrice = 0
-	}
-	c.Types, c.TypesCount = priced(types), int64(len(types))
+	c.Types, c.TypesCount, c.MinPrice, c.MaxPrice = choice.types, choice.count, choice.min, choice.max
 	asked := n.Requests.Clone()
 	asked.AddTo(n.Daemons)
 	c.WasteRatio = waste(asked, n.Allocatable)

@@ -135,6 +135,14 @@ func (o *Offerings) identity() string {
 	}).(string)
 }
 
+// reservation is the ID of the row's reservation; "" is none.
+func (r *OfferingRow) reservation() string {
+	if r.Offering.Reservation == nil {
+		return ""
+	}
+	return r.Offering.Reservation.ID
+}
+
 // name of row i for people: type/zone/capacity type.
 func (o *Offerings) name(i int) string {
 	r := &o.Rows[i]

@@ -29,13 +29,7 @@ type Trials struct {
 	// cannot be had.
 	standIn bool
 	// kinds are the types that would do, by capacity type.
-	kinds map[string]trialTypes
-}
-
-type trialTypes struct {
-	types    []PricedType
-	count    int64
-	min, max int64
+	kinds map[string]claimTypes
 }
 
 // Trials prepares questions about node n of plan, of which whole is the question as planned.
@@ -88,9 +82,9 @@ func (b *Inputs) Trials(snap *snapshot.Snapshot, whole *LaunchInput, plan *sched
 			of[row.InstanceType.Name] = t.scores.Cost[i]
 		}
 	}
-	t.kinds = map[string]trialTypes{}
+	t.kinds = map[string]claimTypes{}
 	for kind, of := range prices {
-		k := trialTypes{types: priced(of), count: int64(len(of)), min: math.MaxInt64}
+		k := claimTypes{types: priced(of), count: int64(len(of)), min: math.MaxInt64}
 		for _, price := range of {
 			k.min, k.max = min(k.min, price), max(k.max, price)
 		}
@@ -141,11 +135,10 @@ func (t *Trials) RowsOf(name string) []int {
 // Offer is the offering of row, with what it costs.
 func (t *Trials) Offer(row int) schedule.Offer {
 	r := &t.scores.Rows.Rows[row]
-	o := schedule.Offer{InstanceType: r.InstanceType.Name, Zone: r.Offering.Zone, CapacityType: r.Offering.CapacityType, Cost: catalog.Price(t.scores.Cost[row]), Bias: catalog.Price(t.scores.Bias[row])}
-	if r.Offering.Reservation != nil {
-		o.ReservationID = r.Offering.Reservation.ID
+	return schedule.Offer{
+		InstanceType: r.InstanceType.Name, Zone: r.Offering.Zone, CapacityType: r.Offering.CapacityType, ReservationID: r.reservation(),
+		Cost: catalog.Price(t.scores.Cost[row]), Bias: catalog.Price(t.scores.Bias[row]),
 	}
-	return o
 }
 
 // Name is the claim's name in a question about row.
@@ -228,7 +221,7 @@ func (t *Trials) as(row int) Claim {
 	c.Labels[karpv1.CapacityTypeLabelKey] = r.Offering.CapacityType
 	k, ok := t.kinds[r.Offering.CapacityType]
 	if !ok {
-		k = trialTypes{types: []PricedType{{Name: r.InstanceType.Name, Price: c.HourlyCost}}, count: 1, min: c.HourlyCost}
+		k = claimTypes{types: []PricedType{{Name: r.InstanceType.Name, Price: c.HourlyCost}}, count: 1, min: c.HourlyCost}
 	}
 	c.Types, c.TypesCount, c.MinPrice, c.MaxPrice = k.types, k.count, min(k.min, c.HourlyCost), max(k.max, c.HourlyCost)
 	if it, ok := t.pool.Catalog.ByName(r.InstanceType.Name); ok {

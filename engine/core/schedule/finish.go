@@ -2,7 +2,9 @@ package schedule
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -342,17 +344,31 @@ func (c *choice) each(f func(k int32) bool) {
 
 func (c *choice) offers() []Offer {
 	var out []Offer
-	seen := map[Offer]bool{}
+	type offering struct{ typ, offering int32 }
+	seen := make(map[offering]bool, len(c.menu.columns))
 	c.each(func(k int32) bool {
-		o := c.menu.s.offer(k)
-		id := Offer{InstanceType: o.InstanceType, Zone: o.Zone, CapacityType: o.CapacityType, ReservationID: o.ReservationID}
-		if !seen[id] { // a commitment's price and the regular one are the same offering
+		col := &c.menu.s.columns[k]
+		if id := (offering{col.typ, col.offering}); !seen[id] { // a commitment's price and the regular one are the same offering
 			seen[id] = true
-			out = append(out, o)
+			out = append(out, c.menu.s.offer(k))
 		}
 		return true
 	})
 	return out
+}
+
+// kind identifies c among the choices of its plan.
+func (c *choice) kind() any {
+	type kind struct {
+		menu    *menu
+		planned int32
+		use     string
+	}
+	use := make([]byte, 0, 8*len(c.use))
+	for _, u := range c.use {
+		use = binary.LittleEndian.AppendUint64(use, math.Float64bits(u))
+	}
+	return kind{c.menu, c.planned, string(use)}
 }
 
 func (c *choice) requirements() requirements.Set {

@@ -82,6 +82,15 @@ func (n *NewNode) Requirements() requirements.Set {
 	return n.choice.requirements()
 }
 
+// Kind is a comparable value: nodes of one plan with equal kinds have the same alternatives
+// and requirements.
+func (n *NewNode) Kind() any {
+	if n.choice == nil {
+		return n.Planned
+	}
+	return n.choice.kind()
+}
+
 // Offer is an offering of an instance type with what it costs here.
 type Offer struct {
 	InstanceType  string

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -22,7 +23,36 @@ import (
 //
 // Where there are launch policies, only offerings that they were asked about are left: those
 // of the cheapest types.
+//
+// It may be called at the same time for several nodes, which share what is returned: it must
+// not be changed.
 func (r *Result) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offer) {
+	limit := r.Launch.Restricted[n.Name]
+	key := allowedKey{n.Kind(), fmt.Sprint(limit.DropTypes, limit.HasMax, limit.MaxMicroUSD)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a, ok := r.allowed[key]; ok {
+		return a.set, a.offers
+	}
+	set, offers := r.allow(n, limit)
+	if r.allowed == nil {
+		r.allowed = map[allowedKey]allowed{}
+	}
+	r.allowed[key] = allowed{set, offers}
+	return set, offers
+}
+
+type allowedKey struct {
+	kind  any
+	limit string
+}
+
+type allowed struct {
+	set    requirements.Set
+	offers []schedule.Offer
+}
+
+func (r *Result) allow(n *schedule.NewNode, limit policy.ClaimVerdict) (requirements.Set, []schedule.Offer) {
 	set, offers := n.Requirements(), n.Alternatives()
 	if r.Costs == nil {
 		return set, offers
@@ -33,7 +63,6 @@ func (r *Result) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offe
 			pool = p
 		}
 	}
-	limit := r.Launch.Restricted[n.Name]
 	offers = slices.DeleteFunc(slices.Clone(offers), func(o schedule.Offer) bool { return !r.permits(n, limit, o) })
 	forbidden := r.forbidden(pool, n, limit, offers)
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
@@ -40,6 +41,9 @@ type Result struct {
 	// vetted are the offerings that launch policies allow, by NodePool; nil if there are no
 	// such policies.
 	vetted map[string]map[schedule.Offer]bool
+
+	mu      sync.Mutex
+	allowed map[allowedKey]allowed
 }
 
 // Scored are the costs as score policies left them: unlike Costs, without what launch

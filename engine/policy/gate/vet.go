@@ -41,7 +41,13 @@ func (p *planner) vet(ctx context.Context, d *draft) error {
 // node first.
 func cheapest(t *policy.Trials, nodes []*schedule.NewNode) []int {
 	types := make([][]string, 0, len(nodes))
+	known := map[any]bool{}
 	for _, n := range nodes {
+		if kind := n.Kind(); known[kind] {
+			continue
+		} else {
+			known[kind] = true
+		}
 		var names []string
 		seen := map[string]bool{}
 		for _, o := range n.Alternatives() {
