@@ -59,7 +59,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(simulateCommand(), policyCommand(), versionCommand(), compileChildCommand())
+	cmd.AddCommand(controllerCommand(), simulateCommand(), policyCommand(), versionCommand(), compileChildCommand())
 	return cmd
 }
 

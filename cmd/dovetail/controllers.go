@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
+)
+
+// addControllers registers the controllers. In shadow mode only the provisioner runs,
+// which then writes nothing.
+func (a *assembly) addControllers() error {
+	s := a.settings
+	provisioner := a.provisioner()
+	controllers := map[string]registered{"provisioner": provisioner}
+	if !s.shadow {
+		claims := nodeclaim.Options{
+			Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
+			LaunchTimeout: s.launchTimeout, RegistrationTimeout: s.registrationTimeout, CollectEvery: s.collectEvery,
+			DeviceDrivers: false, Expected: a.state.Expected,
+		}
+		if s.nominate {
+			claims.BeforeReady = provisioner.Nominate
+		}
+		controllers["nodeclaim"] = nodeclaim.New(claims)
+	}
+	for name, c := range controllers {
+		if err := c.Register(a.mgr); err != nil {
+			return fmt.Errorf("controller %s: %w", name, err)
+		}
+	}
+	return nil
+}

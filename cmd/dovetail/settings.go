@@ -1,0 +1,196 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+)
+
+// settings are the controller's flags. Those that Karpenter has too have its names,
+// environment variables, defaults and meaning; a flag wins over its variable.
+type settings struct {
+	service                string
+	metricsPort, probePort int
+	qps                    float64
+	burst                  int
+	profiling              bool
+	disableWarmup          bool
+	disableElection        bool
+	disableStateMetrics    bool
+	electionName           string
+	electionNamespace      string
+	memoryLimit            int64
+	cpuRequests            int
+	logLevel               string
+	logOutput, logErrors   string
+	batchMax, batchIdle    time.Duration
+	preferences            string
+	minValues              string
+	ignoreDRA              bool
+	legacyRepair           bool
+	featureGates           string
+	schedulerConfig        string
+	kubeconfig, cluster    string
+	cloud                  string
+	shadow                 bool
+	policyDir, policyCache string
+	decisionLog            string
+	namespace              string
+	nominate               bool
+	gates                  gates
+
+	launchTimeout, registrationTimeout, collectEvery time.Duration
+}
+
+// gates are the feature gates.
+type gates struct {
+	NodeRepair, ReservedCapacity, SpotToSpotConsolidation, NodeOverlay, StaticCapacity,
+	CapacityBuffer, TerminateFirstDrift, TerminateFirstRepair, PodDeletionCostManagement bool
+}
+
+// known are the gates by name. Those that are built are true.
+func (g *gates) known() map[string]*bool {
+	return map[string]*bool{
+		"NodeRepair": &g.NodeRepair, "ReservedCapacity": &g.ReservedCapacity,
+		"SpotToSpotConsolidation": &g.SpotToSpotConsolidation, "NodeOverlay": &g.NodeOverlay,
+		"StaticCapacity": &g.StaticCapacity, "CapacityBuffer": &g.CapacityBuffer,
+		"TerminateFirstDrift": &g.TerminateFirstDrift, "TerminateFirstRepair": &g.TerminateFirstRepair,
+		"PodDeletionCostManagement": &g.PodDeletionCostManagement,
+	}
+}
+
+// parse sets gates from "Name=bool,Name=bool". Unknown names are returned: they are no
+// error for Karpenter, but often a typing mistake.
+func (g *gates) parse(text string) (unknown []string, err error) {
+	known := g.known()
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part == "" {
+			continue
+		}
+		name, value, ok := strings.Cut(part, "=")
+		on, err := strconv.ParseBool(strings.TrimSpace(value))
+		if !ok || err != nil {
+			return nil, fmt.Errorf("--feature-gates: %q: must be Name=true or Name=false", part)
+		}
+		p, ok := known[strings.TrimSpace(name)]
+		if !ok {
+			unknown = append(unknown, strings.TrimSpace(name))
+			continue
+		}
+		*p = on
+	}
+	return unknown, nil
+}
+
+// add registers the flags.
+func (s *settings) add(f *pflag.FlagSet) {
+	f.StringVar(&s.service, "karpenter-service", "", "name of the Service in front of the controller; accepted and not used")
+	f.IntVar(&s.metricsPort, "metrics-port", 8080, "port of /metrics; 0 serves none")
+	f.IntVar(&s.probePort, "health-probe-port", 8081, "port of /healthz and /readyz; 0 serves none")
+	f.Float64Var(&s.qps, "kube-client-qps", 200, "requests a second to the API server")
+	f.IntVar(&s.burst, "kube-client-burst", 300, "requests in a burst to the API server")
+	f.BoolVar(&s.profiling, "enable-profiling", false, "serve pprof on the metrics port")
+	f.BoolVar(&s.disableWarmup, "disable-controller-warmup", true, "do not fill caches before this process leads")
+	f.BoolVar(&s.disableElection, "disable-leader-election", false, "act without being elected")
+	f.BoolVar(&s.disableStateMetrics, "disable-cluster-state-observability", false, "export no metrics of the state of nodes, pods and NodePools")
+	f.StringVar(&s.electionName, "leader-election-name", "karpenter-leader-election", "name of the Lease; the same as Karpenter's, so that only one of the two acts")
+	f.StringVar(&s.electionNamespace, "leader-election-namespace", "", "namespace of the Lease; defaults to the controller's")
+	f.Int64Var(&s.memoryLimit, "memory-limit", -1, "bytes; 90 % of it becomes Go's soft memory limit; -1 is without limit")
+	f.IntVar(&s.cpuRequests, "cpu-requests", 1000, "millicores the controller requests; drives concurrency")
+	f.StringVar(&s.logLevel, "log-level", "info", "debug, info or error")
+	f.StringVar(&s.logOutput, "log-output-paths", "stdout", "where logs go, separated by commas")
+	f.StringVar(&s.logErrors, "log-error-output-paths", "stderr", "where errors of logging go, separated by commas")
+	f.DurationVar(&s.batchMax, "batch-max-duration", 10*time.Second, "longest time to gather pending pods before a plan")
+	f.DurationVar(&s.batchIdle, "batch-idle-duration", time.Second, "time without another pending pod after which a plan is made")
+	f.StringVar(&s.preferences, "preference-policy", string(schedule.Respect), "Respect or Ignore preferred terms")
+	f.StringVar(&s.minValues, "min-values-policy", string(schedule.Strict), "Strict or BestEffort")
+	f.BoolVar(&s.ignoreDRA, "ignore-dra-requests", true, "plan pods without their ResourceClaims")
+	f.BoolVar(&s.legacyRepair, "legacy-node-repair", false, "accepted; the NodeRepair gate alone switches repair")
+	f.StringVar(&s.featureGates, "feature-gates", "", "Name=bool, separated by commas")
+	f.StringVar(&s.schedulerConfig, "scheduler-config", "", "file with podTopologySpread.defaultConstraints, YAML or JSON")
+
+	f.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file; defaults to the variable KUBECONFIG, then to the pod's service account")
+	f.StringVar(&s.cluster, "cluster-name", "", "the cluster's name, as policies see it and machines are tagged")
+	f.StringVar(&s.cloud, "cloud", "sim", "where nodes come from: sim")
+	f.BoolVar(&s.shadow, "shadow", false, "decide everything, write nothing but decision records; needs no lease")
+	f.StringVar(&s.policyDir, "policy-dir", "", "folder with policies in force besides NodePolicies")
+	f.StringVar(&s.policyCache, "policy-cache-dir", "", "folder that keeps fetched policies for a restart while their source is down")
+	f.StringVar(&s.decisionLog, "decision-log", "", "file to which decisions of policies are appended with their inputs, one JSON object a line; - is standard output")
+	f.StringVar(&s.namespace, "system-namespace", "", "the controller's namespace; defaults to the pod's, then to kube-system")
+	f.DurationVar(&s.launchTimeout, "launch-timeout", 5*time.Minute, "time after which a NodeClaim that has no machine is given up")
+	f.DurationVar(&s.registrationTimeout, "registration-timeout", 15*time.Minute, "time after which a NodeClaim that has no Node is given up")
+	f.DurationVar(&s.collectEvery, "garbage-collection-interval", 2*time.Minute, "time between searches for NodeClaims without machine and machines without NodeClaim")
+	f.BoolVar(&s.nominate, "nominate", true, "tell kube-scheduler through status.nominatedNodeName where pods were planned")
+}
+
+// fromEnvironment sets flags that were not given from the environment.
+func fromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
+	var errs []error
+	f.VisitAll(func(fl *pflag.Flag) {
+		name := strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
+		v, ok := lookup(name)
+		if !ok || fl.Changed || v == "" && fl.DefValue != "" {
+			return
+		}
+		if err := f.Set(fl.Name, v); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// complete checks the settings and fills in what follows from others. It returns warnings.
+func (s *settings) complete() ([]string, error) {
+	var errs []error
+	oneOf := func(flag, have string, allowed ...string) {
+		if !slices.Contains(allowed, have) {
+			errs = append(errs, fmt.Errorf("--%s: %q: must be one of %s", flag, have, strings.Join(allowed, ", ")))
+		}
+	}
+	oneOf("log-level", s.logLevel, "debug", "info", "error")
+	oneOf("preference-policy", s.preferences, string(schedule.Respect), string(schedule.Ignore))
+	oneOf("min-values-policy", s.minValues, string(schedule.Strict), string(schedule.BestEffort))
+	oneOf("cloud", s.cloud, "sim")
+	if s.batchIdle <= 0 || s.batchMax < s.batchIdle {
+		errs = append(errs, fmt.Errorf("--batch-idle-duration %s, --batch-max-duration %s: idle must be above 0 and not above max", s.batchIdle, s.batchMax))
+	}
+	if !s.ignoreDRA {
+		errs = append(errs, errors.New("--ignore-dra-requests: false: ResourceClaims are not planned for; must be true"))
+	}
+	if s.cpuRequests <= 0 {
+		s.cpuRequests = 1000
+	}
+	s.gates = gates{ReservedCapacity: true}
+	unknown, err := s.gates.parse(s.featureGates)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	var warnings []string
+	for _, name := range unknown {
+		warnings = append(warnings, fmt.Sprintf("--feature-gates: %s is not known and has no effect", name))
+	}
+	if s.namespace == "" {
+		s.namespace = ownNamespace()
+	}
+	if s.electionNamespace == "" {
+		s.electionNamespace = s.namespace
+	}
+	return warnings, errors.Join(errs...)
+}
+
+// ownNamespace is that of the pod this process runs in.
+func ownNamespace() string {
+	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil || len(b) == 0 {
+		return "kube-system"
+	}
+	return strings.TrimSpace(string(b))
+}
