@@ -259,9 +259,11 @@ func (c *Controller) create(ctx context.Context, moment *state.Moment, r *gate.R
 func (c *Controller) createOne(ctx context.Context, claim *karpv1.NodeClaim, n *schedule.NewNode) error {
 	maybe := false
 	err := wait.ExponentialBackoffWithContext(ctx, wait.Backoff{Duration: 50 * time.Millisecond, Factor: 3, Jitter: 0.2, Steps: 5}, func(ctx context.Context) (bool, error) {
-		err := c.opts.Client.Create(ctx, claim)
+		created := claim.DeepCopy()
+		err := c.opts.Client.Create(ctx, created)
 		switch {
 		case err == nil:
+			*claim = *created
 			return true, nil
 		case apierrors.IsAlreadyExists(err) && maybe:
 			return true, c.opts.Client.Get(ctx, client.ObjectKeyFromObject(claim), claim)

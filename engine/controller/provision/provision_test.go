@@ -154,7 +154,7 @@ func TestController_pass(t *testing.T) {
 		}
 	}
 	said := strings.Join(b.events, "\n")
-	for _, want := range []string{"p1 Nominated: Pod should schedule on: NodeClaim " + c.Name, "huge FailedScheduling: NodePool a: cpu: wants 1000"} {
+	for _, want := range []string{"p1 Nominated: Pod should schedule on: NodeClaim " + c.Name, "huge FailedScheduling: NodePool a: cpu: wants 1k, at most 16 is free"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no event %q among:\n%s", want, said)
 		}
