@@ -19,5 +19,11 @@ func explain(ctx context.Context, in *load.Result, out *simulate.Outcome, opts s
 	if err != nil {
 		return nil, fmt.Errorf("simulate: explain pod %s: %w", key, err)
 	}
+	// A plan under policies may have given up a node that the plan without them has.
+	for _, u := range out.Plan.Unscheduled {
+		if u.Pod == key {
+			e.Node, e.New, e.Bought, e.Reasons = "", false, nil, u.Reasons
+		}
+	}
 	return &e, nil
 }

@@ -322,13 +322,13 @@ func (f *simulateFlags) write(cmd *cobra.Command, out *simulate.Outcome, explana
 	w := cmd.OutOrStdout()
 	if f.output == "table" {
 		if explanation != nil {
-			return simulate.WriteExplanation(w, *explanation)
+			return simulate.WriteExplanation(w, *explanation, out.Costs)
 		}
 		return out.Report.WriteTable(w, simulate.TableOptions{Wide: f.wide})
 	}
 	var v any = &out.Report
 	if explanation != nil {
-		v = simulate.NewExplanation(*explanation)
+		v = simulate.NewExplanation(*explanation, out.Costs)
 	}
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

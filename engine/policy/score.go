@@ -37,6 +37,8 @@ type Scores struct {
 	Policies []PolicyResult
 	// Digest of the costs, biases, denials and covers.
 	Digest string
+
+	said []said
 }
 
 // chainState is the costs and biases between two policies.
@@ -144,6 +146,7 @@ func (e *Engine) score(ctx context.Context, in *ScoreInput, policies []*entry) (
 			continue
 		}
 		st = next
+		out.said = append(out.said, said{en.Name, a})
 		for _, x := range a.Deny {
 			if out.Deny[x.Row] == "" {
 				out.Deny[x.Row] = en.Name + ": " + x.Msg

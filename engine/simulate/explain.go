@@ -6,7 +6,9 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+	"github.com/dovetail-sh/dovetail/engine/policy"
 )
 
 // Explanation is [schedule.Explanation] with its sentences, as data for programs.
@@ -36,6 +38,17 @@ type PoolExplanation struct {
 type OfferExplanation struct {
 	Offer
 	Reasons []Reason `json:"reasons"`
+	// Steps say how policies came from the list price to the cost; missing without score
+	// policies.
+	Steps []CostStep `json:"steps,omitempty"`
+}
+
+// CostStep is one step from the list price to what an offering costs. Money is in US dollars
+// per hour.
+type CostStep struct {
+	Text   string  `json:"text"`
+	Policy string  `json:"policy,omitempty"`
+	Cost   float64 `json:"cost"`
 }
 
 // NodeExplanation says the same of an existing node.
@@ -44,8 +57,8 @@ type NodeExplanation struct {
 	Reasons []Reason `json:"reasons"`
 }
 
-// NewExplanation converts e.
-func NewExplanation(e schedule.Explanation) Explanation {
+// NewExplanation converts e, which was made with costs; nil is list prices.
+func NewExplanation(e schedule.Explanation, costs *policy.Costs) Explanation {
 	out := Explanation{Pod: e.Pod.String(), Node: e.Node, New: e.New, Pools: []PoolExplanation{}, Nodes: []NodeExplanation{}}
 	if e.Bought != nil {
 		n := newNode(e.Bought, true)
@@ -57,7 +70,11 @@ func NewExplanation(e schedule.Explanation) Explanation {
 	for _, p := range e.Pools {
 		pool := PoolExplanation{Name: p.Name, Weight: p.Weight, Reasons: reasons(p.Reasons), Nearest: []OfferExplanation{}}
 		for _, n := range p.Nearest {
-			pool.Nearest = append(pool.Nearest, OfferExplanation{Offer: newOffer(n.Offer), Reasons: reasons(n.Reasons)})
+			x := OfferExplanation{Offer: newOffer(n.Offer), Reasons: reasons(n.Reasons)}
+			for _, s := range costs.Steps(p.Name, n.Offer) {
+				x.Steps = append(x.Steps, CostStep{Text: s.String(), Policy: s.Policy, Cost: catalog.Price(s.Cost).Dollars()})
+			}
+			pool.Nearest = append(pool.Nearest, x)
 		}
 		out.Pools = append(out.Pools, pool)
 	}
@@ -70,9 +87,9 @@ func NewExplanation(e schedule.Explanation) Explanation {
 // shownNodes is the number of existing nodes that [WriteExplanation] lists one by one.
 const shownNodes = 10
 
-// WriteExplanation writes e for people.
-func WriteExplanation(w io.Writer, e schedule.Explanation) error {
-	x := NewExplanation(e)
+// WriteExplanation writes e, which was made with costs, for people; nil is list prices.
+func WriteExplanation(w io.Writer, e schedule.Explanation, costs *policy.Costs) error {
+	x := NewExplanation(e, costs)
 	var b bytes.Buffer
 	switch {
 	case x.Node == "":
@@ -134,6 +151,12 @@ func offers(b *bytes.Buffer, nearest []OfferExplanation) {
 			}
 		}
 		fmt.Fprintf(t, "    %s\t%s\t%s\t$%s\t%s\n", n.InstanceType, dash(n.Zone), n.CapacityType, money(n.Price), verdict)
+		if len(n.Steps) < 2 {
+			continue // the list price is what it costs
+		}
+		for _, s := range n.Steps {
+			fmt.Fprintf(t, "      %s\t\t\t$%s\n", s.Text, money(s.Cost))
+		}
 	}
 	flush(t)
 }
