@@ -28,6 +28,10 @@ type Source struct {
 	Limits policy.Limits
 	// Fresh gives each evaluation an instance of its own.
 	Fresh bool
+	// Instances is the number of instances kept ready. Defaults to that of [Options].
+	Instances int
+	// Unmetered is for measuring what metering costs: a guest that spins is not stopped.
+	Unmetered bool
 }
 
 // Policy is a module as the evaluator of one hook's typed inputs.
@@ -67,7 +71,7 @@ func (h *Host) LoadPolicy(ctx context.Context, src Source) (*Policy, error) {
 		}
 	}
 	m, err := h.Load(ctx, Options{
-		Name: src.Name, Wasm: src.Wasm, Parameters: params, Fresh: src.Fresh,
+		Name: src.Name, Wasm: src.Wasm, Parameters: params, Fresh: src.Fresh, Instances: src.Instances, Unmetered: src.Unmetered,
 		MemoryPages: uint32(min((src.Limits.MemoryBytes+PageSize-1)/PageSize, math.MaxUint32)),
 		ResultBytes: int(src.Limits.ResultBytes),
 		Budgets:     map[frame.Hook]Budget{hook: {Timeout: src.Limits.Deadline, PerRow: src.Limits.PerRow, Fuel: src.Limits.Fuel}},

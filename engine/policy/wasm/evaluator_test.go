@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/internal/sample"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/internal/asm"
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/internal/guest"
@@ -70,6 +71,22 @@ func TestPolicyScore(t *testing.T) {
 				t.Errorf("stats = %+v", st)
 			}
 		})
+	}
+}
+
+// TestPolicyScore_sameQuestion holds that the question of the benchmarks is one for all
+// runtimes.
+func TestPolicyScore_sameQuestion(t *testing.T) {
+	a, err := json.Marshal(inputOf(guest.Offerings(850, "licensed")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(sample.Licensed(850))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(a), string(b)); d != "" {
+		t.Errorf("questions (-frame +input):\n%.2000s", d)
 	}
 }
 

@@ -2,6 +2,8 @@
 package sample
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 
@@ -100,6 +102,56 @@ func Score(rows int) *policy.ScoreInput {
 			Matches: policy.Matches{InstanceTypes: []string{}, Families: []string{"m5"}, Zones: []string{}, CapacityTypes: []string{"on-demand"}},
 		}},
 	}
+}
+
+// Licensed is an input of hook score with that many rows for a NodePool with the label
+// licensed: what the rules that exist in Rego, Go and Wasm alike are timed on.
+func Licensed(rows int) *policy.ScoreInput {
+	families := []string{"m7i", "c7g", "r6i", "t4g", "c5", "m5n", "r7iz", "g5"}
+	machines := []string{"large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "24xlarge"}
+	out := make([]policy.OfferingRow, 0, rows)
+	for i := range rows {
+		size := i / 3 % len(machines)
+		family := families[i/18%len(families)]
+		vcpu := int64(2) << size
+		rate := int64(i%5) * 40
+		out = append(out, policy.OfferingRow{
+			InstanceType: &policy.InstanceType{
+				Name: family + "." + machines[size], Family: family, Size: machines[size], Arch: []string{"amd64", "arm64"}[i%9/7],
+				CPU: vcpu * 1000, Memory: vcpu * int64(1+i%4) * 1024, Pods: 58,
+			},
+			Offering: policy.Offering{
+				Zone: "eu-west-1" + string(rune('a'+i%3)), CapacityType: []string{"on-demand", "spot"}[i/3%2],
+				ListPrice: vcpu*48000 + int64(i%7)*1300, InterruptionRate: &rate,
+			},
+		})
+	}
+	in := &policy.ScoreInput{Candidates: policy.NewOfferings("", out)}
+	in.NodePool.Name = "web"
+	in.NodePool.Labels = map[string]string{"licensed": "true"}
+	return in
+}
+
+// Digest names what an answer to an input of that many rows says of each: its cost, and
+// whether it is denied. Answers that say the same have the same digest, whatever runtime
+// they are of.
+func Digest(in *policy.ScoreInput, a policy.ScoreAnswer) string {
+	h := sha256.New()
+	cost := make([]int64, in.Candidates.Len())
+	denied := make([]bool, len(cost))
+	for i := range cost {
+		cost[i] = in.Candidates.Rows[i].Cost
+	}
+	for _, c := range a.Cost {
+		cost[c.Row] = c.MicroUSD
+	}
+	for _, d := range a.Deny {
+		denied[d.Row] = true
+	}
+	for i := range cost {
+		fmt.Fprintln(h, cost[i], denied[i])
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
 func totals() policy.Totals {

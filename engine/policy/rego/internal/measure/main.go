@@ -1,10 +1,11 @@
-// Command measure times the scoring of offerings in Rego and prints a line for each
-// number of them:
+// Command measure times the scoring of offerings in Rego and prints lines:
 //
-//	runtime=rego types=<rows> ms=<per call> ratio=<to bare OPA> cached_us=<nothing changed>
+//	runtime=rego types=<rows> ms=<per call> ratio=<to bare OPA> rules=<which> cached_us=<nothing changed> answer=<digest>
 //
-// Bare OPA evaluates the same rules on an input of ready terms. Times are the least of
-// many, taken in turn: the machine may be busy with others.
+// Bare OPA evaluates the same rules on an input of ready terms. The rules called sparse leave
+// the arithmetic to the host; those called integer do it themselves, and are the rules of the
+// Wasm guests: their answer is the same to the digit. Times are the least of many, taken in
+// turn: the machine may be busy with others.
 package main
 
 import (
@@ -30,15 +31,23 @@ import (
 //go:embed rules.rego
 var rules string
 
+// licensed are the rules of the Wasm guests.
+//
+//go:embed licensed.rego
+var licensed string
+
 func main() {
 	runs := flag.Int("runs", 40, "number of runs of 850 offerings; of 8160 a fifth")
 	flag.Parse()
-	for _, rows := range []int{850, 8160} {
+	for _, c := range []struct {
+		name, rules string
+		in          *policy.ScoreInput
+	}{{"sparse", rules, sample.Score(850)}, {"sparse", rules, sample.Score(8160)}, {"integer", licensed, sample.Licensed(850)}} {
 		n := *runs
-		if rows > 1000 {
+		if c.in.Candidates.Len() > 1000 {
 			n = max(n/5, 1)
 		}
-		if err := measure(rows, n); err != nil {
+		if err := measure(c.name, c.rules, c.in, n); err != nil {
 			fmt.Fprintln(os.Stderr, "measure:", err)
 			os.Exit(1)
 		}
@@ -47,19 +56,22 @@ func main() {
 
 const cachedCalls = 100
 
-func measure(rows, runs int) error {
+func measure(name, rules string, in *policy.ScoreInput, runs int) error {
 	ctx := context.Background()
-	in := sample.Score(rows)
 	m, err := rego.Load(ctx, rego.Source{Name: "bench", Hook: policy.Score, Files: map[string]string{"rules.rego": rules}, Limits: policy.Limits{Deadline: 10 * time.Second}})
 	if err != nil {
 		return err
 	}
-	bare, err := plain(ctx, in)
+	bare, err := plain(ctx, rules, in)
 	if err != nil {
 		return err
 	}
 	e := policy.NewEngine(policy.Options{})
 	if err := e.Swap([]policy.Policy{{Name: "bench", Hook: policy.Score, Revision: m.Revision(), Evaluator: m, Limits: policy.Limits{Deadline: 10 * time.Second}}}); err != nil {
+		return err
+	}
+	answer, _, err := m.Score(ctx, in)
+	if err != nil {
 		return err
 	}
 	// Once the engine knows the answer it takes microseconds, so many of them are timed.
@@ -84,12 +96,13 @@ func measure(rows, runs int) error {
 			}
 		}
 	}
-	fmt.Printf("runtime=rego types=%d ms=%.3f ratio=%.2f cached_us=%.1f\n", rows, float64(best[0].Nanoseconds())/1e6, float64(best[0])/float64(best[1]), float64(best[2].Nanoseconds())/1e3/cachedCalls)
+	fmt.Printf("runtime=rego types=%d ms=%.3f ratio=%.2f rules=%s cached_us=%.1f answer=%s\n", in.Candidates.Len(), float64(best[0].Nanoseconds())/1e6,
+		float64(best[0])/float64(best[1]), name, float64(best[2].Nanoseconds())/1e3/cachedCalls, sample.Digest(in, answer))
 	return nil
 }
 
 // plain is the same rules in OPA alone.
-func plain(ctx context.Context, in *policy.ScoreInput) (func() error, error) {
+func plain(ctx context.Context, rules string, in *policy.ScoreInput) (func() error, error) {
 	b, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
