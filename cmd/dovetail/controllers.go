@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
+	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
 )
 
 // addControllers registers the controllers. In shadow mode only the provisioner runs,
@@ -13,10 +14,15 @@ func (a *assembly) addControllers() error {
 	provisioner := a.provisioner()
 	controllers := map[string]registered{"provisioner": provisioner}
 	if !s.shadow {
+		pools := nodepool.New(nodepool.Options{
+			Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Metrics: a.metrics, Events: a.events,
+			Policies: a.inForce.engine, Facts: a.facts,
+		})
+		controllers["nodepool"] = pools
 		claims := nodeclaim.Options{
 			Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
 			LaunchTimeout: s.launchTimeout, RegistrationTimeout: s.registrationTimeout, CollectEvery: s.collectEvery,
-			DeviceDrivers: false, Expected: a.state.Expected,
+			DeviceDrivers: false, Expected: a.state.Expected, Outcome: pools.Outcome,
 		}
 		if s.nominate {
 			claims.BeforeReady = provisioner.Nominate
