@@ -40,7 +40,7 @@ func newWasmHost() (*wasm.Host, error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return nil, fmt.Errorf("cache for compiled Wasm modules: %w", err)
 	}
-	return wasm.NewHost(wasm.HostOptions{CacheDir: filepath.Join(cache, "wasm"), CompileCommand: []string{self, compileChild}})
+	return wasm.NewHost(wasm.HostOptions{CacheDir: filepath.Join(cache, "wasm"), CompileCommand: []string{self, compileChild}, CheckParameters: rego.CheckParameters})
 }
 
 // loadedPolicy is a policy that can be asked.

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -25,8 +26,15 @@ func TestMain(m *testing.M) {
 // guest is a Wasm module in C that scores offerings.
 const guest = "../../engine/policy/wasm/internal/guest/testdata/c/score.wasm"
 
+// strict is the guest with a schema of its parameters.
+func strict(module []byte) []byte {
+	const manifest = "\x0fdovetail.policy" + `{"name":"licence","settingsSchema":{"type":"object","properties":{"share":{"type":"integer","minimum":0}},"additionalProperties":false}}`
+	size := []byte{0, byte(len(manifest)&0x7f | 0x80), byte(len(manifest) >> 7)}
+	return slices.Concat(module, size, []byte(manifest))
+}
+
 // TestScripts runs the commands of each script in a folder of its own, with the guest in
-// wasm/licence.wasm and wrong/licence.wasm.
+// wasm/licence.wasm and wrong/licence.wasm, and in strict/licence.wasm with a schema.
 func TestScripts(t *testing.T) {
 	module, err := os.ReadFile(guest)
 	if err != nil {
@@ -37,8 +45,8 @@ func TestScripts(t *testing.T) {
 		UpdateScripts: *update,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, ".cache"))
-			for _, dir := range []string{"wasm", "wrong"} {
-				dir = filepath.Join(env.WorkDir, dir)
+			for name, module := range map[string][]byte{"wasm": module, "wrong": module, "strict": strict(module)} {
+				dir := filepath.Join(env.WorkDir, name)
 				if _, err := os.Stat(dir); err != nil {
 					continue
 				}

@@ -1,6 +1,7 @@
 package rego
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -423,6 +424,32 @@ func parameterSchema(parameters map[string]any) map[string]any {
 	return map[string]any{"type": "object", "properties": parameters, "additionalProperties": false}
 }
 
+// CheckParameters holds parameters, a JSON object, against a JSON Schema of them. The error is
+// an *[policy.Error] of class Load that names each field at fault, or says that the schema
+// cannot be used; it must not refer to others.
+func CheckParameters(schema, parameters []byte) error {
+	s, err := common()
+	if err != nil {
+		return err
+	}
+	var sv map[string]any
+	if err := json.Unmarshal(schema, &sv); err != nil {
+		return refuse("settingsSchema: %v", err)
+	}
+	if refers(sv) {
+		return refuse("settingsSchema: $ref is not allowed")
+	}
+	pv := map[string]any{}
+	if len(parameters) > 0 {
+		d := json.NewDecoder(bytes.NewReader(parameters))
+		d.UseNumber()
+		if err := d.Decode(&pv); err != nil {
+			return refuse("parameters: %v", err)
+		}
+	}
+	return match(s.caps, "settingsSchema", sv, pv)
+}
+
 // checkParameters validates parameters against the policy's own schema.
 func checkParameters(caps *ast.Capabilities, schema, parameters map[string]any) error {
 	if schema == nil {
@@ -431,13 +458,18 @@ func checkParameters(caps *ast.Capabilities, schema, parameters map[string]any) 
 	if parameters == nil {
 		parameters = map[string]any{}
 	}
+	return match(caps, "METADATA custom.parameters", parameterSchema(schema), parameters)
+}
+
+// match validates parameters against schema, which is in what is called where.
+func match(caps *ast.Capabilities, where string, schema, parameters map[string]any) error {
 	doc, err := ast.InterfaceToValue(parameters)
 	if err != nil {
 		return refuse("parameters: %v", err)
 	}
-	sv, err := ast.InterfaceToValue(parameterSchema(schema))
+	sv, err := ast.InterfaceToValue(schema)
 	if err != nil {
-		return refuse("METADATA custom.parameters: %v", err)
+		return refuse("%s: %v", where, err)
 	}
 	var problems []string
 	err = topdown.GetBuiltin("json.match_schema")(topdown.BuiltinContext{Capabilities: caps}, []*ast.Term{ast.NewTerm(doc), ast.NewTerm(sv)}, func(t *ast.Term) error {
@@ -449,7 +481,7 @@ func checkParameters(caps *ast.Capabilities, schema, parameters map[string]any) 
 		return nil
 	})
 	if err != nil {
-		return refuse("METADATA custom.parameters is not a JSON Schema for each parameter: %v", err)
+		return refuse("%s is not a JSON Schema of parameters: %v", where, err)
 	}
 	if len(problems) > 0 {
 		slices.Sort(problems)

@@ -28,6 +28,7 @@ type Module struct {
 	report      fuel.Report
 	description Description
 	described   bool
+	checked     bool // the parameters, against the schema
 	minor       int32
 	ready       bool // loaded: what the module says about itself stays
 
@@ -219,6 +220,15 @@ func (m *Module) bringUp(ctx context.Context, i *instance, c *call) *policy.Erro
 			return m.fail(policy.ClassBadResult, "", bad, "%s: %v", describeExport, bad)
 		}
 		m.description, m.described = d, true
+	}
+	if schema := m.description.SettingsSchema; len(schema) > 0 && !m.checked {
+		if m.host.opts.CheckParameters == nil {
+			return m.fail(policy.ClassLoad, "", nil, "settingsSchema: this host cannot hold parameters against a schema")
+		}
+		if err := m.host.opts.CheckParameters(schema, m.opts.Parameters); err != nil {
+			return m.fail(policy.ClassLoad, "parameters", err, "parameters do not match settingsSchema: %v", err)
+		}
+		m.checked = true
 	}
 	if i.mod.ExportedFunction(configureExport) != nil {
 		ptr, err := m.deliver(c.context(ctx), i, c, m.opts.Parameters)

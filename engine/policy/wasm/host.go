@@ -46,6 +46,10 @@ type HostOptions struct {
 
 	// Concurrency is how many evaluations run at once. Defaults to GOMAXPROCS.
 	Concurrency int
+
+	// CheckParameters holds parameters against the JSON Schema that a module describes; both
+	// are JSON, and parameters are empty if there are none. Without it a module that has a schema is refused.
+	CheckParameters func(schema, parameters []byte) error
 }
 
 // Host loads modules and bounds how many evaluations run at once. It is safe for

@@ -122,6 +122,55 @@ func TestParameters(t *testing.T) {
 	}
 }
 
+// TestParameters_schema: parameters are held against the module's own schema before the
+// module sees them.
+func TestParameters_schema(t *testing.T) {
+	described := func(manifest string) []byte {
+		name := append([]byte{byte(len(descriptionSection))}, descriptionSection...)
+		return slices.Concat(guest.C, asm.Section(0, append(name, manifest...)))
+	}
+	const schema = `{"type":"object"}`
+	var asked []string
+	check := func(schema, parameters []byte) error {
+		asked = append(asked, string(schema)+" "+string(parameters))
+		if strings.Contains(string(parameters), "bad") {
+			return errors.New("bad: is not allowed")
+		}
+		return nil
+	}
+	tests := map[string]struct {
+		manifest, parameters string
+		check                func(schema, parameters []byte) error
+		want                 []string
+		mention              string
+	}{
+		"that match":         {manifest: `{"settingsSchema":` + schema + `}`, parameters: `{"a":1}`, check: check, want: []string{schema + ` {"a":1}`}},
+		"that do not":        {manifest: `{"settingsSchema":` + schema + `}`, parameters: `{"bad":1}`, check: check, want: []string{schema + ` {"bad":1}`}, mention: "parameters do not match settingsSchema: bad: is not allowed"},
+		"none":               {manifest: `{"settingsSchema":` + schema + `}`, check: check, want: []string{schema + " "}},
+		"a module without":   {manifest: `{"name":"x"}`, parameters: `{"bad":1}`, check: check},
+		"a host that cannot": {manifest: `{"settingsSchema":` + schema + `}`, mention: "this host cannot hold parameters against a schema"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			asked = nil
+			h, err := NewHost(HostOptions{CacheDir: cacheDir(t), CheckParameters: test.check})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := h.Load(t.Context(), Options{Name: "p", Wasm: described(test.manifest), Parameters: []byte(test.parameters)})
+			if m != nil {
+				t.Cleanup(m.Close)
+			}
+			if test.mention != "" && (class(err) != policy.ClassLoad || !strings.Contains(err.Error(), test.mention)) || test.mention == "" && err != nil {
+				t.Errorf("Load() error = %v, want class Load with %q", err, test.mention)
+			}
+			if d := cmp.Diff(test.want, asked); d != "" {
+				t.Errorf("checked (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 // TestGoGuestMisbehaves: each way to fail has its class, and the next call works.
 func TestGoGuestMisbehaves(t *testing.T) {
 	h := newHost(t)
