@@ -94,9 +94,6 @@ func restConfig(s *settings) (*rest.Config, error) {
 	}
 	config.QPS, config.Burst = float32(s.qps), s.burst
 	config.UserAgent = "dovetail/" + version()
-	// Built-in kinds travel as protobuf, which costs both sides less.
-	config.ContentType = kruntime.ContentTypeProtobuf
-	config.AcceptContentTypes = kruntime.ContentTypeProtobuf + "," + kruntime.ContentTypeJSON
 	return config, nil
 }
 

@@ -281,60 +281,15 @@ func (f *policyEvalFlags) command(ctx context.Context, in *policy.Inputs, known 
 	if len(f.nodes) == 0 {
 		return nil, errors.New("hook disrupt asks about a command: name its --nodes")
 	}
-	cmd := policy.Command{Reason: f.reason, Decision: "delete", Replacements: []policy.Claim{}, Destinations: []policy.Destination{}}
 	without := map[string]bool{}
-	before := int64(0)
-	moved := map[snapshot.PodKey]bool{}
 	for _, name := range f.nodes {
-		c, err := in.CandidateOf(snap, name, facts)
-		if err != nil {
-			return nil, err
-		}
-		before += c.HourlyCost
 		without[name] = true
-		cmd.Candidates = append(cmd.Candidates, c)
 	}
-	for _, n := range snap.Nodes {
-		for _, i := range n.Pods {
-			if p := &snap.Pods[i]; without[n.Name] && !p.Daemon {
-				moved[p.Key] = true
-			}
-		}
-	}
-	fork := snap.Fork(without)
-	plan, err := schedule.Solve(ctx, fork, schedule.Options{})
+	plan, err := schedule.Solve(ctx, snap.Fork(without), schedule.Options{})
 	if err != nil {
 		return nil, err
 	}
-	if len(plan.NewNodes) > 0 {
-		cmd.Decision = "replace"
-		cmd.Replacements = in.Launch(fork, &plan, nil, facts).Claims
-	}
-	to := map[string]bool{}
-	for _, a := range plan.Assignments {
-		if moved[a.Pod] && !a.New && !to[a.Node] {
-			to[a.Node] = true
-			c, err := in.CandidateOf(snap, a.Node, facts)
-			if err != nil {
-				return nil, err
-			}
-			cmd.Destinations = append(cmd.Destinations, policy.Destination{Node: a.Node, Pool: c.Pool, UtilizationBefore: c.Utilization, UtilizationAfter: c.Utilization})
-		}
-	}
-	cmd.PodsMoved = int64(len(moved))
-	s := &cmd.Savings
-	s.Hourly = before - int64(plan.Cost)
-	s.Monthly = s.Hourly * simulate.HoursPerMonth
-	if before > 0 {
-		s.Percent, s.Permille = s.Hourly*100/before, s.Hourly*1000/before
-	}
-	if cmd.PodsMoved > 0 {
-		s.PerPodMoved = new(s.Hourly / cmd.PodsMoved)
-	}
-	if n := int64(len(snap.Pods)); n > 0 {
-		cmd.BlastRadius = cmd.PodsMoved * 1000 / n
-	}
-	return in.Disrupt(snap, cmd, known.Owners(snap, without), facts), nil
+	return known.Question(in, snap, fact.Proposal{Reason: f.reason, Nodes: f.nodes, Plan: plan}, facts)
 }
 
 func (f *policyEvalFlags) offerings(s *policy.Scores) []scoredOffering {
