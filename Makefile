@@ -22,8 +22,8 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
 .PHONY: run
-run: ## plan the nodes of examples/quickstart and print them
-	@go run ./cmd/dovetail simulate examples/quickstart
+run: ## start a control plane, a simulated cloud and Dovetail here, and show nodes appear for examples/quickstart, or for ARGS="file folder ..."
+	@go run ./cmd/dovetail-try $(ARGS)
 
 .PHONY: test
 test: test-unit test-modules ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers

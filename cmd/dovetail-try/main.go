@@ -215,7 +215,7 @@ func start(binary, kubeconfig, logFile string, args []string) (*exec.Cmd, error)
 	}
 	defer func() { _ = f.Close() }()
 	cmd := exec.Command(binary, append([]string{
-		"controller", "--kubeconfig", kubeconfig, "--cloud", "sim",
+		"controller", "--kubeconfig", kubeconfig, "--cloud", "sim", "--sim-stand-in", "EC2NodeClass.v1.karpenter.k8s.aws",
 		"--metrics-port", "0", "--health-probe-port", "0", "--cluster-name", "try",
 	}, args...)...)
 	cmd.Stdout, cmd.Stderr = f, f

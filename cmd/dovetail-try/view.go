@@ -49,8 +49,16 @@ type picture struct {
 	running, pending int
 	done             int
 	cost             float64
-	waiting          []string
+	waiting          []blocked
 }
+
+// blocked are pods that have no node for one reason.
+type blocked struct {
+	pods int
+	why  string
+}
+
+func (b blocked) String() string { return fmt.Sprintf("%d of %s", b.pods, b.why) }
 
 func (v *view) settled(p *picture) bool {
 	if p.pending > 0 || p.running+p.done == 0 {
@@ -188,7 +196,7 @@ func (v *view) look(ctx context.Context) (*picture, error) {
 		groups[owner(pod)+": "+why]++
 	}
 	for _, text := range slices.Sorted(maps.Keys(groups)) {
-		p.waiting = append(p.waiting, fmt.Sprintf("%d of %s", groups[text], text))
+		p.waiting = append(p.waiting, blocked{groups[text], text})
 	}
 	return p, nil
 }
@@ -241,7 +249,7 @@ func (v *view) draw(p *picture) {
 	if len(p.waiting) > 0 {
 		b.WriteString("\nWithout a node:\n")
 		for _, s := range p.waiting {
-			b.WriteString("  " + s + "\n")
+			b.WriteString("  " + s.String() + "\n")
 		}
 	}
 	b.WriteString("\n" + strings.Join(v.footer, "\n") + "\n")
@@ -282,7 +290,9 @@ func (v *view) tell(p *picture) {
 		}
 	}
 	for _, s := range p.waiting {
-		say("waiting "+s, "without a node: "+s)
+		if about := "waiting " + s.why; v.said[about] == "" {
+			say(about, "without a node: "+s.String())
+		}
 	}
 	say("pods", fmt.Sprintf("pods: %d running, %d pending, %d completed; %d nodes for $%.4f an hour", p.running, p.pending, p.done, len(p.rows), p.cost))
 }

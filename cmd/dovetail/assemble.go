@@ -116,7 +116,7 @@ func (a *assembly) addEvents(config *rest.Config, scheme *kruntime.Scheme) error
 }
 
 func (a *assembly) addCloud() error {
-	provider, err := simkube.Register(a.mgr, simkube.Options{Shadow: a.settings.shadow})
+	provider, err := simkube.Register(a.mgr, simkube.Options{Shadow: a.settings.shadow, StandIns: a.settings.standInKinds})
 	if err != nil {
 		return fmt.Errorf("--cloud %s: %w", a.settings.cloud, err)
 	}

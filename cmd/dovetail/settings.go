@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 )
@@ -46,6 +47,9 @@ type settings struct {
 	namespace              string
 	nominate               bool
 	gates                  gates
+
+	simStandIns  []string
+	standInKinds []schema.GroupVersionKind
 
 	launchTimeout, registrationTimeout, collectEvery time.Duration
 }
@@ -120,6 +124,7 @@ func (s *settings) add(f *pflag.FlagSet) {
 	f.StringVar(&s.kubeconfig, "kubeconfig", "", "kubeconfig file; defaults to the variable KUBECONFIG, then to the pod's service account")
 	f.StringVar(&s.cluster, "cluster-name", "", "the cluster's name, as policies see it and machines are tagged")
 	f.StringVar(&s.cloud, "cloud", "sim", "where nodes come from: sim")
+	f.StringSliceVar(&s.simStandIns, "sim-stand-in", nil, "kinds of NodeClass, as Kind.version.group, that the simulated cloud takes for a SimNodeClass of the same name, such as EC2NodeClass.v1.karpenter.k8s.aws")
 	f.BoolVar(&s.shadow, "shadow", false, "decide everything, write nothing but decision records; needs no lease")
 	f.StringVar(&s.policyDir, "policy-dir", "", "folder with policies in force besides NodePolicies")
 	f.StringVar(&s.policyCache, "policy-cache-dir", "", "folder that keeps fetched policies for a restart while their source is down")
@@ -164,6 +169,14 @@ func (s *settings) complete() ([]string, error) {
 	}
 	if !s.ignoreDRA {
 		errs = append(errs, errors.New("--ignore-dra-requests: false: ResourceClaims are not planned for; must be true"))
+	}
+	for _, text := range s.simStandIns {
+		kind, _ := schema.ParseKindArg(text)
+		if kind == nil {
+			errs = append(errs, fmt.Errorf("--sim-stand-in: %q: must be Kind.version.group", text))
+			continue
+		}
+		s.standInKinds = append(s.standInKinds, *kind)
 	}
 	if s.cpuRequests <= 0 {
 		s.cpuRequests = 1000

@@ -1,8 +1,8 @@
 package sim
 
 import (
-	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -15,13 +15,19 @@ type feed struct {
 	mu        sync.Mutex
 	last      int
 	told      map[string][]told // by provider ID
-	listeners map[chan struct{}]bool
+	listeners map[*listener]bool
 }
 
 // told is an announcement with its place in their order.
 type told struct {
 	cloud.Interruption
 	number int
+}
+
+// listener has what is still to be delivered to one who listens.
+type listener struct {
+	queue []cloud.Interruption // guarded by the feed's lock
+	wake  chan struct{}
 }
 
 // add announces i, unless it was announced before.
@@ -36,65 +42,70 @@ func (f *feed) add(i cloud.Interruption) {
 	}
 	f.last++
 	f.told[i.ProviderID] = append(f.told[i.ProviderID], told{i, f.last})
-	for wake := range f.listeners {
+	for l := range f.listeners {
+		l.queue = append(l.queue, i)
 		select {
-		case wake <- struct{}{}:
+		case l.wake <- struct{}{}:
 		default: // it has been woken already
 		}
 	}
 }
 
-// forget drops what was announced of a machine.
+// forget keeps what was announced of a machine from those who are not listening yet.
 func (f *feed) forget(providerID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.told, providerID)
 }
 
-// since are the announcements after a number, in their order.
-func (f *feed) since(number int) []told {
+// join adds a listener.
+func (f *feed) join() *listener {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []told
-	for _, list := range f.told {
-		for _, t := range list {
-			if t.number > number {
-				out = append(out, t)
-			}
-		}
+	l := &listener{wake: make(chan struct{}, 1)}
+	earlier := slices.Concat(slices.Collect(maps.Values(f.told))...)
+	slices.SortFunc(earlier, func(a, b told) int { return a.number - b.number })
+	for _, t := range earlier {
+		l.queue = append(l.queue, t.Interruption)
 	}
-	slices.SortFunc(out, func(a, b told) int { return cmp.Compare(a.number, b.number) })
-	return out
+	if f.listeners == nil {
+		f.listeners = map[*listener]bool{}
+	}
+	f.listeners[l] = true
+	return l
+}
+
+func (f *feed) leave(l *listener) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.listeners, l)
+}
+
+// take empties the queue of a listener.
+func (f *feed) take(l *listener) []cloud.Interruption {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	queue := l.queue
+	l.queue = nil
+	return queue
 }
 
 // listen delivers announcements until ctx ends, and then closes the channel.
 func (f *feed) listen(ctx context.Context) <-chan cloud.Interruption {
-	out, wake := make(chan cloud.Interruption), make(chan struct{}, 1)
-	f.mu.Lock()
-	if f.listeners == nil {
-		f.listeners = map[chan struct{}]bool{}
-	}
-	f.listeners[wake] = true
-	f.mu.Unlock()
+	out, l := make(chan cloud.Interruption), f.join()
 	go func() {
 		defer close(out)
-		defer func() {
-			f.mu.Lock()
-			delete(f.listeners, wake)
-			f.mu.Unlock()
-		}()
-		number := 0
+		defer f.leave(l)
 		for {
-			for _, t := range f.since(number) {
+			for _, i := range f.take(l) {
 				select {
-				case out <- t.Interruption:
-					number = t.number
+				case out <- i:
 				case <-ctx.Done():
 					return
 				}
 			}
 			select {
-			case <-wake:
+			case <-l.wake:
 			case <-ctx.Done():
 				return
 			}

@@ -158,7 +158,12 @@ func sells(s *v1alpha1.SimNodeClassSpec) string {
 }
 
 func rules(s *v1alpha1.SimNodeClassSpec) string {
-	known := slices.DeleteFunc(slices.Clone(s.Capacity), func(r v1alpha1.SimCapacity) bool { return !r.Known })
+	known := []v1alpha1.SimCapacity{}
+	for _, r := range s.Capacity {
+		if r.Known {
+			known = append(known, r)
+		}
+	}
 	return text(known, s.Prices)
 }
 

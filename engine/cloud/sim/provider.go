@@ -41,6 +41,9 @@ const (
 type Options struct {
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
+	// StandIns are kinds of NodeClass of other clouds that are taken for a SimNodeClass of
+	// the same name, so that manifests for them run as they stand.
+	StandIns []schema.GroupVersionKind
 }
 
 // Provider is the simulated cloud. It has a [cloud.Interrupter] and [cloud.Repairer].
@@ -50,6 +53,7 @@ type Provider struct {
 	now    func() time.Time
 	market *market
 	feed   feed
+	kinds  []schema.GroupVersionKind
 }
 
 var (
@@ -62,6 +66,7 @@ var (
 // happens to machines by itself: see [Provider.Step].
 func New(store Store, classes Classes, opts Options) *Provider {
 	p := &Provider{store: store, now: opts.Now, market: newMarket(store, classes)}
+	p.kinds = append([]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind(Kind)}, opts.StandIns...)
 	if p.now == nil {
 		p.now = time.Now
 	}
@@ -72,9 +77,7 @@ func New(store Store, classes Classes, opts Options) *Provider {
 func (p *Provider) Name() string { return "sim" }
 
 // NodeClasses implements [cloud.Provider].
-func (p *Provider) NodeClasses() []schema.GroupVersionKind {
-	return []schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind(Kind)}
-}
+func (p *Provider) NodeClasses() []schema.GroupVersionKind { return slices.Clone(p.kinds) }
 
 // RepairPolicies implements [cloud.Repairer]: a Node that is not ready for ten minutes is
 // broken.
@@ -98,12 +101,12 @@ func (p *Provider) Announce(in *v1alpha1.SimInstance) {
 	}
 }
 
-// Forget drops what was announced of a machine that is gone.
+// Forget keeps what was announced of a machine that is gone from those who listen later.
 func (p *Provider) Forget(in *v1alpha1.SimInstance) { p.feed.forget(in.Spec.ProviderID) }
 
 // Catalog implements [cloud.Provider].
 func (p *Provider) Catalog(ctx context.Context, pool *karpv1.NodePool) (*catalog.Catalog, error) {
-	name, err := className(pool.Spec.Template.Spec.NodeClassRef)
+	name, err := p.className(pool.Spec.Template.Spec.NodeClassRef)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +124,11 @@ func (p *Provider) Sold(ctx context.Context, name string) (*catalog.Catalog, err
 }
 
 // className is the name of the SimNodeClass that ref refers to.
-func className(ref *karpv1.NodeClassReference) (string, error) {
+func (p *Provider) className(ref *karpv1.NodeClassReference) (string, error) {
 	switch {
 	case ref == nil:
 		return "", &cloud.NodeClassNotReadyError{NodeClass: Kind, Err: errors.New("nodeClassRef is missing")}
-	case ref.Group != v1alpha1.Group || ref.Kind != Kind:
+	case !slices.ContainsFunc(p.kinds, func(k schema.GroupVersionKind) bool { return k.Group == ref.Group && k.Kind == ref.Kind }):
 		return "", &cloud.NodeClassNotReadyError{NodeClass: ref.Kind + "/" + ref.Name, Err: fmt.Errorf("is not a %s of group %s", Kind, v1alpha1.Group)}
 	}
 	return ref.Name, nil
@@ -169,7 +172,7 @@ func (p *Provider) Launch(ctx context.Context, claim *karpv1.NodeClaim) (*cloud.
 // try buys a machine for a claim that has none. Without error and machine there is no
 // capacity.
 func (p *Provider) try(ctx context.Context, claim *karpv1.NodeClaim) (*v1alpha1.SimInstance, []string, error) {
-	name, err := className(claim.Spec.NodeClassRef)
+	name, err := p.className(claim.Spec.NodeClassRef)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -105,6 +105,7 @@ func (r *instances) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 	}
 	if p.Forget {
+		r.provider.Announce(in)
 		r.provider.Forget(in)
 		return reconcile.Result{}, r.objects.Delete(ctx, in.Name)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
@@ -29,6 +30,9 @@ type Options struct {
 	// Shadow registers no controllers: the provider can be asked, and nothing is written
 	// but for a Launch or Terminate that somebody calls.
 	Shadow bool
+	// StandIns are kinds of NodeClass of other clouds that are taken for a SimNodeClass of
+	// the same name, or for one that has nothing set if there is none. They are made ready.
+	StandIns []schema.GroupVersionKind
 }
 
 // Register adds the simulated cloud to a manager that has not started, and its kinds to
@@ -44,7 +48,8 @@ func Register(mgr manager.Manager, opts Options) (*sim.Provider, error) {
 		opts.Workers = DefaultWorkers
 	}
 	objects := newObjects(mgr.GetClient(), mgr.GetAPIReader(), opts.Now)
-	provider := sim.New(objects, objects, sim.Options{Now: opts.Now})
+	objects.standIns = opts.StandIns
+	provider := sim.New(objects, objects, sim.Options{Now: opts.Now, StandIns: opts.StandIns})
 	if opts.Shadow {
 		return provider, nil
 	}
@@ -53,6 +58,11 @@ func Register(mgr manager.Manager, opts Options) (*sim.Provider, error) {
 	}
 	if err := (&classes{client: mgr.GetClient(), provider: provider, now: opts.Now}).register(mgr); err != nil {
 		return nil, fmt.Errorf("controller of SimNodeClasses: %w", err)
+	}
+	for _, kind := range opts.StandIns {
+		if err := (&standIns{client: mgr.GetClient(), kind: kind, now: opts.Now}).register(mgr); err != nil {
+			return nil, fmt.Errorf("controller of stand-ins of kind %s: %w", kind.Kind, err)
+		}
 	}
 	return provider, nil
 }

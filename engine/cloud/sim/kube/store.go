@@ -8,6 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
@@ -25,7 +28,8 @@ const (
 
 // objects are the records of machines, classes and catalogue files as objects.
 type objects struct {
-	client client.Client
+	standIns []schema.GroupVersionKind
+	client   client.Client
 	// live reads past the client's cache.
 	live client.Reader
 	now  func() time.Time
@@ -149,10 +153,22 @@ func (o *objects) Delete(ctx context.Context, name string) error {
 func (o *objects) NodeClass(ctx context.Context, name string) (*v1alpha1.SimNodeClass, error) {
 	class := &v1alpha1.SimNodeClass{}
 	err := o.client.Get(ctx, client.ObjectKey{Name: name}, class)
-	if apierrors.IsNotFound(err) {
-		return nil, sim.ErrNotFound
+	if !apierrors.IsNotFound(err) {
+		return class, err
 	}
-	return class, err
+	for _, kind := range o.standIns {
+		other := &metav1.PartialObjectMetadata{}
+		other.SetGroupVersionKind(kind)
+		switch err := o.client.Get(ctx, client.ObjectKey{Name: name}, other); {
+		case err == nil:
+			return &v1alpha1.SimNodeClass{ObjectMeta: metav1.ObjectMeta{
+				Name: name, UID: other.UID, ResourceVersion: other.ResourceVersion, CreationTimestamp: other.CreationTimestamp,
+			}}, nil
+		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
+			return nil, err
+		}
+	}
+	return nil, sim.ErrNotFound
 }
 
 // File implements [sim.Classes]. The file is read again every ten seconds at most; while
