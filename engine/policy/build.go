@@ -37,6 +37,11 @@ type Facts struct {
 	Pod func(snapshot.PodKey) *corev1.Pod
 	// Namespace returns a namespace's object; nil if it is not known.
 	Namespace func(string) *corev1.Namespace
+	// Budget returns the PodDisruptionBudget of a pod; nil if it has none. Nil knows none.
+	Budget func(*corev1.Pod) *PDB
+	// Evictions is how often pods of a pod's controller were evicted in the last 24 hours.
+	// Nil knows of none.
+	Evictions func(*corev1.Pod) int64
 	// TeamLabel is the label of pods and nodes that names a team. Defaults to "team".
 	TeamLabel string
 	// TotalLabels are the node labels by which Totals.ByLabel sums up. Defaults to
@@ -759,13 +764,7 @@ func (b *Inputs) CandidateOf(snap *snapshot.Snapshot, name string, facts Facts) 
 		Node: n.Name, Pool: n.Pool, Type: n.Labels[corev1.LabelInstanceTypeStable], Zone: n.Labels[corev1.LabelTopologyZone],
 		CapacityType: n.Labels[karpv1.CapacityTypeLabelKey], Labels: n.Labels, Blockers: []string{}, Conditions: []string{},
 	}
-	share := func(name corev1.ResourceName) int64 {
-		if n.Allocatable[name] <= 0 {
-			return 0
-		}
-		return int64(float64(n.Used[name]) / float64(n.Allocatable[name]) * 1000)
-	}
-	c.Utilization = Utilization{CPU: share(corev1.ResourceCPU), Memory: share(corev1.ResourceMemory)}
+	c.Utilization = utilization(n, nil)
 	for _, p := range snap.Pools {
 		if p.Name != n.Pool || p.Catalog == nil {
 			continue
@@ -779,6 +778,33 @@ func (b *Inputs) CandidateOf(snap *snapshot.Snapshot, name string, facts Facts) 
 		}
 	}
 	return c, nil
+}
+
+// UtilizationOf is the utilization of a node as it is and with add requested besides. An
+// unknown node is an error.
+func (b *Inputs) UtilizationOf(snap *snapshot.Snapshot, name string, add resources.List) (before, after Utilization, err error) {
+	i, ok := slices.BinarySearchFunc(snap.Nodes, name, func(n *snapshot.Node, name string) int { return strings.Compare(n.Name, name) })
+	if !ok {
+		return before, after, fmt.Errorf("node %q: not in the snapshot", name)
+	}
+	return utilization(snap.Nodes[i], nil), utilization(snap.Nodes[i], add), nil
+}
+
+// utilization is that of n with add requested besides.
+func utilization(n *snapshot.Node, add resources.List) Utilization {
+	share := func(name corev1.ResourceName) int64 {
+		if n.Allocatable[name] <= 0 {
+			return 0
+		}
+		return int64(float64(n.Used[name]+add[name]) / float64(n.Allocatable[name]) * 1000)
+	}
+	out := Utilization{CPU: share(corev1.ResourceCPU), Memory: share(corev1.ResourceMemory)}
+	for _, name := range n.Allocatable.Names() {
+		if strings.HasSuffix(string(name), "/gpu") && n.Allocatable[name] > 0 {
+			out.GPU = new(share(name))
+		}
+	}
+	return out
 }
 
 // Disrupt is the question about a command, whose candidates may be made with
@@ -832,6 +858,9 @@ func (b *Inputs) Disrupt(snap *snapshot.Snapshot, cmd Command, owners []Owner, f
 	return out
 }
 
+// DisposableAnnotation is "true" on a pod that may be killed at any time.
+const DisposableAnnotation = "policy.dovetail.sh/disposable"
+
 // maxPods is how many pods of a command are listed; PodTotals counts all.
 const maxPods = 1000
 
@@ -864,6 +893,13 @@ func (f Facts) pod(snap *snapshot.Snapshot, p *snapshot.Pod, node string) Pod {
 	}
 	if n, err := strconv.ParseInt(pod.Annotations[corev1.PodDeletionCost], 10, 64); err == nil {
 		out.DeletionCost = n
+	}
+	out.Disposable = pod.Annotations[DisposableAnnotation] == "true"
+	if f.Budget != nil {
+		out.PDB = f.Budget(pod)
+	}
+	if f.Evictions != nil {
+		out.EvictionsLast24h = f.Evictions(pod)
 	}
 	for _, v := range pod.Spec.Volumes {
 		out.HasLocalData = out.HasLocalData || v.EmptyDir != nil && v.EmptyDir.Medium == "" || v.HostPath != nil

@@ -58,6 +58,7 @@ func FactsOf(in *load.Result, objs snapshot.Objects) fact.Objects {
 	return fact.Objects{
 		Pod: Facts(policy.Facts{}, objs).Pod, Workload: in.Workload, ReplicaSets: objs.ReplicaSets, StatefulSets: objs.StatefulSets,
 		ReplicationControllers: objs.ReplicationControllers, PodDisruptionBudgets: objs.PodDisruptionBudgets,
+		Autoscalers: in.Autoscalers, Nodes: objs.Nodes, NodeClaims: objs.NodeClaims,
 	}
 }
 

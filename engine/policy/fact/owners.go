@@ -35,6 +35,8 @@ type Objects struct {
 	Autoscalers            []*autoscalingv2.HorizontalPodAutoscaler
 	PodDisruptionBudgets   []*policyv1.PodDisruptionBudget
 	ReplicationControllers []*corev1.ReplicationController
+	Nodes                  []*corev1.Node
+	NodeClaims             []*karpv1.NodeClaim
 }
 
 // id names a controller of pods.

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -44,6 +45,8 @@ type Input struct {
 // Result is what the inputs hold.
 type Result struct {
 	Objects snapshot.Objects
+	// Autoscalers are of no use for a plan, but policies are told when they are at work.
+	Autoscalers []*autoscalingv2.HorizontalPodAutoscaler
 	// Problems are in the order of file and line; equal ones are folded.
 	Problems []Problem
 	// Read is the number of objects read per kind, as written, before workloads are
@@ -197,36 +200,36 @@ var kinds = map[string]struct {
 	version string
 	kind
 }{
-	"/Pod":                            {"v1", kindOf[corev1.Pod](true)},
-	"/Node":                           {"v1", kindOf[corev1.Node](false)},
-	"/Service":                        {"v1", kindOf[corev1.Service](true)},
-	"/Namespace":                      {"v1", kindOf[corev1.Namespace](false)},
-	"/LimitRange":                     {"v1", kindOf[corev1.LimitRange](true)},
-	"/PersistentVolume":               {"v1", kindOf[corev1.PersistentVolume](false)},
-	"/PersistentVolumeClaim":          {"v1", kindOf[corev1.PersistentVolumeClaim](true)},
-	"/ReplicationController":          {"v1", kindOf[corev1.ReplicationController](true)},
-	"apps/Deployment":                 {"v1", kindOf[appsv1.Deployment](true)},
-	"apps/ReplicaSet":                 {"v1", kindOf[appsv1.ReplicaSet](true)},
-	"apps/StatefulSet":                {"v1", kindOf[appsv1.StatefulSet](true)},
-	"apps/DaemonSet":                  {"v1", kindOf[appsv1.DaemonSet](true)},
-	"batch/Job":                       {"v1", kindOf[batchv1.Job](true)},
-	"batch/CronJob":                   {"v1", kindOf[batchv1.CronJob](true)},
-	"policy/PodDisruptionBudget":      {"v1", kindOf[policyv1.PodDisruptionBudget](true)},
-	"storage.k8s.io/StorageClass":     {"v1", kindOf[storagev1.StorageClass](false)},
-	"storage.k8s.io/CSINode":          {"v1", kindOf[storagev1.CSINode](false)},
-	"scheduling.k8s.io/PriorityClass": {"v1", kindOf[schedulingv1.PriorityClass](false)},
-	"node.k8s.io/RuntimeClass":        {"v1", kindOf[nodev1.RuntimeClass](false)},
-	"karpenter.sh/NodePool":           {"v1", kindOf[karpv1.NodePool](false)},
-	"karpenter.sh/NodeClaim":          {"v1", kindOf[karpv1.NodeClaim](false)},
-	"karpenter.sh/NodeOverlay":        {"v1alpha1", kindOf[karpv1alpha1.NodeOverlay](false)},
+	"/Pod":                                {"v1", kindOf[corev1.Pod](true)},
+	"/Node":                               {"v1", kindOf[corev1.Node](false)},
+	"/Service":                            {"v1", kindOf[corev1.Service](true)},
+	"/Namespace":                          {"v1", kindOf[corev1.Namespace](false)},
+	"/LimitRange":                         {"v1", kindOf[corev1.LimitRange](true)},
+	"/PersistentVolume":                   {"v1", kindOf[corev1.PersistentVolume](false)},
+	"/PersistentVolumeClaim":              {"v1", kindOf[corev1.PersistentVolumeClaim](true)},
+	"/ReplicationController":              {"v1", kindOf[corev1.ReplicationController](true)},
+	"apps/Deployment":                     {"v1", kindOf[appsv1.Deployment](true)},
+	"apps/ReplicaSet":                     {"v1", kindOf[appsv1.ReplicaSet](true)},
+	"apps/StatefulSet":                    {"v1", kindOf[appsv1.StatefulSet](true)},
+	"apps/DaemonSet":                      {"v1", kindOf[appsv1.DaemonSet](true)},
+	"batch/Job":                           {"v1", kindOf[batchv1.Job](true)},
+	"batch/CronJob":                       {"v1", kindOf[batchv1.CronJob](true)},
+	"autoscaling/HorizontalPodAutoscaler": {"v2", kindOf[autoscalingv2.HorizontalPodAutoscaler](true)},
+	"policy/PodDisruptionBudget":          {"v1", kindOf[policyv1.PodDisruptionBudget](true)},
+	"storage.k8s.io/StorageClass":         {"v1", kindOf[storagev1.StorageClass](false)},
+	"storage.k8s.io/CSINode":              {"v1", kindOf[storagev1.CSINode](false)},
+	"scheduling.k8s.io/PriorityClass":     {"v1", kindOf[schedulingv1.PriorityClass](false)},
+	"node.k8s.io/RuntimeClass":            {"v1", kindOf[nodev1.RuntimeClass](false)},
+	"karpenter.sh/NodePool":               {"v1", kindOf[karpv1.NodePool](false)},
+	"karpenter.sh/NodeClaim":              {"v1", kindOf[karpv1.NodeClaim](false)},
+	"karpenter.sh/NodeOverlay":            {"v1alpha1", kindOf[karpv1alpha1.NodeOverlay](false)},
 }
 
 // remarks say what the absence of some kinds from the plan means.
 var remarks = map[string]string{
-	"EC2NodeClass":            "accepted and not used: the plan takes images, kubelet settings and overheads from the catalogue",
-	"KWOKNodeClass":           "accepted and not used",
-	"SimNodeClass":            "accepted and not used",
-	"HorizontalPodAutoscaler": "not used: workloads count with the replicas in their own spec",
+	"EC2NodeClass":  "accepted and not used: the plan takes images, kubelet settings and overheads from the catalogue",
+	"KWOKNodeClass": "accepted and not used",
+	"SimNodeClass":  "accepted and not used",
 }
 
 func (l *loader) read(in Input) {
@@ -317,6 +320,10 @@ func (l *loader) object(d *decoder, n *yaml.Node, itemVersion, itemKind string, 
 	if meta := value(n, "metadata"); meta != nil && meta.Kind == yaml.MappingNode {
 		d.obj.name, d.obj.namespace = clip(field(meta, "name")), clip(field(meta, "namespace"))
 	}
+	ignore := func(remark string) {
+		l.ignored[kindName] = append(l.ignored[kindName], Problem{Severity: Note, File: d.file, Line: d.offset + n.Line,
+			Kind: d.obj.kind, Namespace: d.obj.namespace, Name: d.obj.name, Message: remark})
+	}
 	known, ok := kinds[gv.Group+"/"+kindName]
 	if !ok {
 		if near := nearestKind(kindName); near != "" {
@@ -331,9 +338,14 @@ func (l *loader) object(d *decoder, n *yaml.Node, itemVersion, itemKind string, 
 		default:
 			remark = "not used: this kind is unknown here"
 		}
-		l.ignored[kindName] = append(l.ignored[kindName], Problem{Severity: Note, File: d.file, Line: d.offset + n.Line,
-			Kind: d.obj.kind, Namespace: d.obj.namespace, Name: d.obj.name, Message: remark})
+		ignore(remark)
 		return
+	}
+	if remark := remarks[kindName]; remark != "" {
+		ignore(remark)
+		if gv.Version != known.version {
+			return
+		}
 	}
 	if gv.Version != known.version {
 		d.report(Error, n, &path{name: "apiVersion"}, "version %s is not read: convert the object to %s",

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
@@ -158,6 +159,7 @@ func (l *loader) settle() {
 	o.PersistentVolumeClaims = sorted[*corev1.PersistentVolumeClaim](l.byRef)
 	o.StorageClasses = sorted[*storagev1.StorageClass](l.byRef)
 	o.CSINodes = sorted[*storagev1.CSINode](l.byRef)
+	l.r.Autoscalers = sorted[*autoscalingv2.HorizontalPodAutoscaler](l.byRef)
 	o.PodDisruptionBudgets = sorted[*policyv1.PodDisruptionBudget](l.byRef)
 
 	for _, n := range o.Nodes {
