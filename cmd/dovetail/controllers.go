@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
+	"github.com/dovetail-sh/dovetail/engine/controller/nodepolicy"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
 )
 
@@ -12,6 +13,7 @@ import (
 func (a *assembly) addControllers() error {
 	s := a.settings
 	provisioner := a.provisioner()
+	changed := func() { provisioner.Trigger("policies") }
 	controllers := map[string]registered{"provisioner": provisioner}
 	if !s.shadow {
 		pools := nodepool.New(nodepool.Options{
@@ -19,6 +21,7 @@ func (a *assembly) addControllers() error {
 			Policies: a.inForce.engine, Facts: a.facts,
 		})
 		controllers["nodepool"] = pools
+		changed = func() { provisioner.Trigger("policies"); pools.Recheck() }
 		claims := nodeclaim.Options{
 			Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
 			LaunchTimeout: s.launchTimeout, RegistrationTimeout: s.registrationTimeout, CollectEvery: s.collectEvery,
@@ -29,6 +32,10 @@ func (a *assembly) addControllers() error {
 		}
 		controllers["nodeclaim"] = nodeclaim.New(claims)
 	}
+	controllers["nodepolicy"] = nodepolicy.New(nodepolicy.Options{
+		Client: a.mgr.GetClient(), Set: a.inForce.set, Metrics: a.metrics, Events: a.events,
+		Changed: a.inForce.changed, InForce: changed, Shadow: s.shadow,
+	})
 	for name, c := range controllers {
 		if err := c.Register(a.mgr); err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)

@@ -1,0 +1,165 @@
+// Package nodepolicy puts NodePolicies in force and says in their status how they fare. A
+// policy that cannot be used stops no other, and its last good revision stays.
+package nodepolicy
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
+	"github.com/dovetail-sh/dovetail/engine/observe"
+)
+
+// Set keeps policies in force; *set.Set of engine/policy/set fits. Its errors are also in
+// the status of the policy that they are about.
+type Set interface {
+	Apply(ctx context.Context, policies ...*v1alpha1.NodePolicy) error
+	Remove(names ...string)
+	Status(name string) (v1alpha1.NodePolicyStatus, bool)
+}
+
+// Options tune a [Controller]. Client and Set are required.
+type Options struct {
+	Client  client.Client
+	Set     Set
+	Metrics *observe.Metrics
+	Events  *observe.Events
+	// Changed names policies whose status in the set has changed.
+	Changed <-chan string
+	// InForce is called after policies in force may have changed. Defaults to none.
+	InForce func()
+	// Shadow puts policies in force on all replicas and writes no status.
+	Shadow bool
+	// Refresh is how often the activity of the last hour is written. Defaults to 1 min.
+	Refresh time.Duration
+}
+
+// Controller is the controller of NodePolicies.
+type Controller struct {
+	opts    Options
+	changed chan event.GenericEvent
+}
+
+// New returns the controller, which acts once it is registered and runs.
+func New(opts Options) *Controller {
+	if opts.InForce == nil {
+		opts.InForce = func() {}
+	}
+	if opts.Refresh <= 0 {
+		opts.Refresh = time.Minute
+	}
+	return &Controller{opts: opts, changed: make(chan event.GenericEvent)}
+}
+
+// Register adds the controller to mgr.
+func (c *Controller) Register(mgr manager.Manager) error {
+	if err := mgr.Add(manager.RunnableFunc(c.forward)); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("nodepolicy").
+		For(&v1alpha1.NodePolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(c.changed, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, NeedLeaderElection: new(!c.opts.Shadow)}).
+		Complete(c)
+}
+
+// forward turns names of changed policies into requests.
+func (c *Controller) forward(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case name := <-c.opts.Changed:
+			select {
+			case c.changed <- event.GenericEvent{Object: &v1alpha1.NodePolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	}
+}
+
+// Reconcile puts one policy in force.
+func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var np v1alpha1.NodePolicy
+	err := c.opts.Client.Get(ctx, req.NamespacedName, &np)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, err
+	}
+	if err != nil || np.DeletionTimestamp != nil {
+		c.opts.Set.Remove(req.Name)
+		c.opts.InForce()
+		return reconcile.Result{}, nil
+	}
+	before, known := c.opts.Set.Status(np.Name)
+	if !known || before.ObservedGeneration != np.Generation {
+		// What is wrong with a policy is in its status; retrying is the set's own work.
+		if err := c.opts.Set.Apply(ctx, np.DeepCopy()); ctx.Err() != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	status, ok := c.opts.Set.Status(np.Name)
+	if !ok {
+		return reconcile.Result{}, nil
+	}
+	ready := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionReady)
+	c.measure(&np, ready)
+	if np.Status.Revision != status.Revision || known && before.Revision != status.Revision {
+		c.opts.InForce()
+	}
+	if c.opts.Shadow {
+		return reconcile.Result{}, nil
+	}
+	c.tell(&np, status, ready)
+	again := reconcile.Result{RequeueAfter: c.opts.Refresh}
+	if equality.Semantic.DeepEqual(np.Status, status) {
+		return again, nil
+	}
+	old := np.DeepCopy()
+	np.Status = status
+	return again, client.IgnoreNotFound(c.opts.Client.Status().Patch(ctx, &np, client.MergeFrom(old)))
+}
+
+func (c *Controller) measure(np *v1alpha1.NodePolicy, ready bool) {
+	if c.opts.Metrics == nil {
+		return
+	}
+	v := 0.0
+	if ready {
+		v = 1
+	}
+	c.opts.Metrics.PolicyReady.WithLabelValues(np.Name, string(np.Spec.Hook), string(np.Spec.Runtime)).Set(v)
+}
+
+// tell publishes what is new about a policy.
+func (c *Controller) tell(np *v1alpha1.NodePolicy, status v1alpha1.NodePolicyStatus, ready bool) {
+	if status.LastError != "" && status.LastError != np.Status.LastError {
+		c.opts.Events.Publish(observe.Event{About: np, Warning: true, Reason: observe.PolicyFailed, Message: shorten(status.LastError)})
+	}
+	if ready && status.Revision != np.Status.Revision {
+		c.opts.Events.Publish(observe.Event{About: np, Reason: observe.PolicyReady, Message: "revision " + status.Revision + " is in force"})
+	}
+}
+
+// shorten keeps a message within what an event holds.
+func shorten(s string) string {
+	const most = 1000
+	if len(s) <= most {
+		return s
+	}
+	return s[:most] + "..."
+}
