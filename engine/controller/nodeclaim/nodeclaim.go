@@ -143,6 +143,16 @@ func New(opts Options) *Controllers {
 	}
 }
 
+// Lifecycle takes NodeClaims from creation to initialization, for callers that run without
+// a manager.
+func (c *Controllers) Lifecycle() reconcile.Reconciler { return c.lifecycle }
+
+// Collect ends claims without machine and machines without claim once. It returns when to
+// do so again at the latest; zero is after Options.CollectEvery.
+func (c *Controllers) Collect(ctx context.Context) (time.Duration, error) {
+	return c.collector.collect(ctx)
+}
+
 // Register adds the controllers to mgr.
 func (c *Controllers) Register(mgr manager.Manager) error {
 	if err := fleet.Index(context.Background(), mgr.GetFieldIndexer(), fleet.Indexes()...); err != nil {

@@ -61,6 +61,13 @@ func (k *Kit) Count(f func(m *observe.Metrics)) {
 // should be decided on it: the watch brings what was written.
 func (k *Kit) Behind(o client.Object) bool { return k.written.behind(o) }
 
+// Released tells the mirror of an object that goes with the finalizer that was removed.
+func (k *Kit) Released(o client.Object) {
+	if k.Mirror != nil && len(o.GetFinalizers()) == 0 {
+		k.Mirror.Remove(o)
+	}
+}
+
 // Forget drops what is remembered of an object that is gone.
 func (k *Kit) Forget(o client.Object) { k.written.forget(o) }
 

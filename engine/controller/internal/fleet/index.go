@@ -86,7 +86,7 @@ func ClaimsOf(ctx context.Context, from client.Reader, n *corev1.Node) ([]karpv1
 		return nil, fmt.Errorf("list nodeclaims of %s: %w", n.Spec.ProviderID, err)
 	}
 	rank := func(c *karpv1.NodeClaim) int {
-		if slices.ContainsFunc(n.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == c.UID }) {
+		if Owns(c, n) {
 			return 0
 		}
 		return 1
@@ -106,6 +106,11 @@ func OwnerClaim(n *corev1.Node) string {
 		return n.OwnerReferences[i].Name
 	}
 	return ""
+}
+
+// Owns reports whether a claim owns a Node.
+func Owns(c *karpv1.NodeClaim, n *corev1.Node) bool {
+	return slices.ContainsFunc(n.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == c.UID })
 }
 
 func isClaim(r metav1.OwnerReference) bool {
