@@ -5,6 +5,7 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepolicy"
+	"github.com/dovetail-sh/dovetail/engine/controller/terminate"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
 )
 
@@ -31,6 +32,9 @@ func (a *assembly) addControllers() error {
 			claims.BeforeReady = provisioner.Nominate
 		}
 		controllers["nodeclaim"] = nodeclaim.New(claims)
+		controllers["terminate"] = terminate.New(terminate.Options{
+			Client: a.mgr.GetClient(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
+		})
 	}
 	controllers["nodepolicy"] = nodepolicy.New(nodepolicy.Options{
 		Client: a.mgr.GetClient(), Set: a.inForce.set, Metrics: a.metrics, Events: a.events,

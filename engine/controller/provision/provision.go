@@ -4,9 +4,11 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -418,10 +420,14 @@ func reasonOf(u schedule.Unscheduled) string {
 	return observe.FailedScheduling
 }
 
+// describe is why a pod has no place. What was nearest to a place comes first: of many
+// NodePools, most are for other pods.
 func describe(u schedule.Unscheduled) string {
 	const most = 1000 // an event's message holds 1024 bytes
-	parts := make([]string, len(u.Reasons))
-	for i, r := range u.Reasons {
+	reasons := slices.Clone(u.Reasons)
+	slices.SortStableFunc(reasons, func(a, b schedule.Reason) int { return cmp.Compare(distance(a.Code), distance(b.Code)) })
+	parts := make([]string, len(reasons))
+	for i, r := range reasons {
 		parts[i] = r.String()
 	}
 	s := strings.Join(parts, "; ")
@@ -429,6 +435,19 @@ func describe(u schedule.Unscheduled) string {
 		s = strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
+}
+
+// distance is how far a NodePool or node with a reason is from having taken the pod.
+func distance(c schedule.Code) int {
+	switch c {
+	case schedule.LabelMismatch:
+		return 3
+	case schedule.UntoleratedTaint:
+		return 2
+	case schedule.PoolUnusable:
+		return 1
+	}
+	return 0
 }
 
 func (o *Options) count(f func(*observe.Metrics)) {

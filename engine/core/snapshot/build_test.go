@@ -392,3 +392,25 @@ func BenchmarkBuild(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(objs.Pods)), "ns/pod")
 }
+
+// A watch of Nodes may be ahead of the one of NodeClaims.
+func TestBuild_nodeBeforeItsClaimIsLaunched(t *testing.T) {
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "a-1", Labels: map[string]string{karpv1.NodePoolLabelKey: "a"}}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a-1"},
+		Spec:       corev1.NodeSpec{ProviderID: "x:///1", Taints: []corev1.Taint{karpv1.UnregisteredTaint()}},
+		Status:     corev1.NodeStatus{Capacity: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}},
+	}
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	pool.Spec.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}
+	snap, problems := Build(Objects{Nodes: []*corev1.Node{node}, NodeClaims: []*karpv1.NodeClaim{claim}, NodePools: []*karpv1.NodePool{pool}}, Options{AssumeReady: true})
+	if len(problems) > 0 {
+		t.Errorf("problems %v, want none", problems)
+	}
+	if len(snap.Nodes) != 1 || snap.Nodes[0].Claim != "a-1" || snap.Nodes[0].Pool != "a" || len(snap.Nodes[0].Taints) != 0 {
+		t.Fatalf("nodes %+v, want the claim's", snap.Nodes)
+	}
+	if got := snap.Pools[0].Usage[corev1.ResourceCPU]; got != 2000 {
+		t.Errorf("the pool uses %d thousandths of a CPU, want 2000", got)
+	}
+}

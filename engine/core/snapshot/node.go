@@ -20,7 +20,13 @@ import (
 func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) {
 	byName, leaving = map[string]*Node{}, map[string]bool{}
 	byProvider := map[string]*karpv1.NodeClaim{}
+	// A Node may be seen before the claim says which machine it has. One that has the
+	// claim's name is the claim's: else the claim would count for nothing meanwhile.
+	byClaimName := map[string]*karpv1.NodeClaim{}
 	for _, c := range b.objs.NodeClaims {
+		if c.Status.NodeName == "" && c.Status.ProviderID == "" {
+			byClaimName[c.Name] = c
+		}
 		if c.Status.NodeName != "" {
 			b.claims[c.Status.NodeName] = c
 		}
@@ -37,6 +43,9 @@ func (b *builder) addNodes() (byName map[string]*Node, leaving map[string]bool) 
 		claim := b.claims[n.Name]
 		if claim == nil && n.Spec.ProviderID != "" {
 			claim = byProvider[n.Spec.ProviderID]
+		}
+		if claim == nil && n.Labels[karpv1.NodeRegisteredLabelKey] == "" {
+			claim = byClaimName[n.Name]
 		}
 		if claim != nil {
 			served[claim] = true
