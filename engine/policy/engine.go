@@ -2,6 +2,7 @@ package policy
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -397,17 +398,17 @@ type lru[V any] struct {
 	mu     sync.Mutex
 	max    int
 	weight int
-	tick   int64
-	m      map[string]*lruEntry[V]
+	order  list.List // of *lruEntry[V], the latest used first
+	m      map[string]*list.Element
 }
 
 type lruEntry[V any] struct {
+	key    string
 	v      V
 	weight int
-	used   int64
 }
 
-func newLRU[V any](weight int) *lru[V] { return &lru[V]{max: weight, m: map[string]*lruEntry[V]{}} }
+func newLRU[V any](weight int) *lru[V] { return &lru[V]{max: weight, m: map[string]*list.Element{}} }
 
 func (c *lru[V]) get(k string) (V, bool) {
 	c.mu.Lock()
@@ -417,18 +418,22 @@ func (c *lru[V]) get(k string) (V, bool) {
 		var zero V
 		return zero, false
 	}
-	c.tick++
-	en.used = c.tick
-	return en.v, true
+	c.order.MoveToFront(en)
+	return en.Value.(*lruEntry[V]).v, true
 }
 
 func (c *lru[V]) drop(k string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.m[k]; ok {
-		c.weight -= old.weight
-		delete(c.m, k)
+	if en, ok := c.m[k]; ok {
+		c.remove(en)
 	}
+}
+
+func (c *lru[V]) remove(en *list.Element) {
+	x := c.order.Remove(en).(*lruEntry[V])
+	c.weight -= x.weight
+	delete(c.m, x.key)
 }
 
 func (c *lru[V]) put(k string, v V, weight int) {
@@ -436,19 +441,11 @@ func (c *lru[V]) put(k string, v V, weight int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.m[k]; ok {
-		c.weight -= old.weight
+		c.remove(old)
 	}
-	c.tick++
-	c.m[k] = &lruEntry[V]{v, weight, c.tick}
+	c.m[k] = c.order.PushFront(&lruEntry[V]{k, v, weight})
 	c.weight += weight
 	for c.weight > c.max && len(c.m) > 1 {
-		oldest, at := "", c.tick+1
-		for k, en := range c.m {
-			if en.used < at {
-				oldest, at = k, en.used
-			}
-		}
-		c.weight -= c.m[oldest].weight
-		delete(c.m, oldest)
+		c.remove(c.order.Back())
 	}
 }

@@ -27,6 +27,19 @@ type fallbacks struct {
 	lacked map[string][]lacked
 }
 
+// Fallbacks say what nodes of plan, made with costs, were not bought as though it comes first,
+// by the name of the node. Nodes that are the first choice are not in it. costs may be nil.
+func Fallbacks(snap *snapshot.Snapshot, plan *schedule.Plan, costs *Costs) map[string]Fallback {
+	f := newFallbacks(snap, plan, costs)
+	out := map[string]Fallback{}
+	for i := range plan.NewNodes {
+		if first := f.of(&plan.NewNodes[i]); first != nil {
+			out[plan.NewNodes[i].Name] = *first
+		}
+	}
+	return out
+}
+
 // lacked is an offering that cannot be had now.
 type lacked struct {
 	it     *catalog.InstanceType

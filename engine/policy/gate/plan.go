@@ -50,6 +50,12 @@ type Result struct {
 // policies rule out. They are nil if no policy was asked.
 func (r *Result) Scored() *policy.Costs { return r.scored }
 
+// Fallbacks say what nodes of the plan were not bought as though it comes first, by the name
+// of the node; see [fact.FallbackAnnotation].
+func (r *Result) Fallbacks() map[string]policy.Fallback {
+	return policy.Fallbacks(r.Snapshot, &r.Plan, r.Costs)
+}
+
 // RetryAfter is the shortest time after which a deferred node may be planned again; 0 if
 // none is deferred.
 func (r *Result) RetryAfter() time.Duration {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"reflect"
 	"slices"
@@ -31,10 +32,12 @@ type Options struct {
 	Folder string
 	// FilePoll is how often files and folders are looked at. Defaults to 250 ms.
 	FilePoll time.Duration
-	// Poll is how often other sources are asked. Sources that name their content by digest
-	// are asked until they gave it. Defaults to 30 s.
+	// Poll is how often other sources are asked: a server that has nothing new says so in a
+	// few bytes. Each policy is a little ahead of it by its name, so that not all ask at once.
+	// Sources that name their content by digest are asked until they gave it. Defaults to
+	// 500 ms.
 	Poll time.Duration
-	// MaxBackoff bounds the delay after failures, which starts at the source's interval
+	// MaxBackoff bounds the delay after failed fetches, which starts at the source's interval
 	// and doubles. Defaults to 5 min.
 	MaxBackoff time.Duration
 	// FetchTimeout bounds one fetch. Defaults to 30 s.
@@ -56,7 +59,7 @@ func (o Options) withDefaults() Options {
 	for _, d := range []struct {
 		v *time.Duration
 		d time.Duration
-	}{{&o.FilePoll, 250 * time.Millisecond}, {&o.Poll, 30 * time.Second}, {&o.MaxBackoff, 5 * time.Minute}, {&o.FetchTimeout, 30 * time.Second}, {&o.StaleAfter, 10 * time.Minute}} {
+	}{{&o.FilePoll, 250 * time.Millisecond}, {&o.Poll, 500 * time.Millisecond}, {&o.MaxBackoff, 5 * time.Minute}, {&o.FetchTimeout, 30 * time.Second}, {&o.StaleAfter, 10 * time.Minute}} {
 		if *d.v <= 0 {
 			*d.v = d.d
 		}
@@ -455,10 +458,19 @@ func (s *Set) next(m *member, np *v1alpha1.NodePolicy, o outcome) time.Time {
 	case (src.OCI != nil || src.HTTP != nil && src.HTTP.Digest != "") && !failed:
 		return time.Time{}
 	}
-	if failed {
+	// A source that gave something of no use may be repaired at any time, and is looked at as
+	// before; one that gave nothing is spared.
+	if o.fetchErr != nil {
 		every = min(every<<min(m.failures-1, 16), max(s.opts.MaxBackoff, every))
 	}
-	return time.Now().Add(every)
+	return time.Now().Add(every - every/5*time.Duration(spread(np.Name))/256)
+}
+
+// spread is a number from 0 to 255 that differs from name to name.
+func spread(name string) uint8 {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return uint8(h.Sum32())
 }
 
 // describe writes the status of m; s.mu is held.

@@ -194,7 +194,7 @@ func TestSet_Run_reload(t *testing.T) {
 	for name, tt := range sources {
 		t.Run(name, func(t *testing.T) {
 			e := policy.NewEngine(policy.Options{})
-			s := set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c, Remote: remote.Options{Objects: c}.Open}.Open, Poll: 100 * time.Millisecond, MaxBackoff: 100 * time.Millisecond})
+			s := set.New(set.Options{Engine: e, Loader: loader(t), Open: source.Opener{Objects: c, Remote: remote.Options{Objects: c}.Open}.Open})
 			tt.put(s, warns("one"))
 			start(t, s)
 			np := inline("p", "")
