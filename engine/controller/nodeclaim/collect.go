@@ -91,9 +91,10 @@ func (g *collector) lost(ctx context.Context, c *karpv1.NodeClaim) error {
 	case err == nil && !m.Ending:
 		return nil
 	}
-	return g.GiveUp(ctx, c, observe.ReasonGarbageCollected, pods, &observe.Event{
+	_, err = g.GiveUp(ctx, c, observe.ReasonGarbageCollected, pods, &observe.Event{
 		About: c, Warning: true, Reason: observe.GarbageCollected, Message: "The cloud no longer has machine " + c.Status.ProviderID,
 	})
+	return err
 }
 
 // owners tells which machines claims speak for.

@@ -29,15 +29,12 @@ func (e *expiration) Reconcile(ctx context.Context, req reconcile.Request) (ctrl
 	if left := c.CreationTimestamp.Add(age).Sub(e.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	pods := 0
-	if c.Status.NodeName != "" {
-		on, err := fleet.Pods(ctx, e.Client, c.Status.NodeName)
-		if err != nil {
-			return ctrl.Result{}, err
-		}
-		pods = fleet.Moving(on)
+	pods, err := e.Moving(ctx, &c)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
-	return ctrl.Result{}, e.GiveUp(ctx, &c, observe.ReasonExpired, pods, &observe.Event{
+	_, err = e.GiveUp(ctx, &c, observe.ReasonExpired, pods, &observe.Event{
 		About: &c, Reason: observe.Expired, Message: "Reached its age of " + c.Spec.ExpireAfter.String() + ", and is replaced",
 	})
+	return ctrl.Result{}, err
 }

@@ -42,8 +42,8 @@ type step struct {
 	result ctrl.Result
 	// stored are things to do once the claim is written.
 	stored []func()
-	// ended is true if the claim has been given up.
-	ended bool
+	// ended is true if the claim has been given up, and first if that was not done before.
+	ended, first bool
 }
 
 // within asks for another look after d at the latest.
@@ -105,19 +105,13 @@ func (l *lifecycle) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.
 
 // giveUp deletes the claim of s.
 func (l *lifecycle) giveUp(ctx context.Context, s *step, reason string, event observe.Event) error {
-	pods := 0
-	if s.claim.Status.NodeName != "" {
-		on, err := fleet.Pods(ctx, l.Client, s.claim.Status.NodeName)
-		if err != nil {
-			return err
-		}
-		pods = fleet.Moving(on)
-	}
-	if err := l.GiveUp(ctx, s.claim, reason, pods, &event); err != nil {
+	pods, err := l.Moving(ctx, s.claim)
+	if err != nil {
 		return err
 	}
-	s.ended = true
-	return nil
+	s.first, err = l.GiveUp(ctx, s.claim, reason, pods, &event)
+	s.ended = err == nil
+	return err
 }
 
 // live gives up a claim whose machine takes too long. A machine that came while nobody
@@ -147,11 +141,11 @@ func (l *lifecycle) live(ctx context.Context, s *step) error {
 }
 
 func (l *lifecycle) timeOut(ctx context.Context, s *step, reason string, event observe.Event) error {
-	if err := l.giveUp(ctx, s, reason, event); err != nil {
-		return err
+	err := l.giveUp(ctx, s, reason, event)
+	if s.first {
+		l.opts.Outcome(ctx, s.claim, false)
 	}
-	l.opts.Outcome(ctx, s.claim, false)
-	return nil
+	return err
 }
 
 // because is what a condition says of the cause.

@@ -177,37 +177,42 @@ func (k *Kit) ManagesNode(n *corev1.Node) bool {
 
 // GiveUp asks for the deletion of a claim: reason is a metric label, pods the number of
 // those that lose their node, and event, which may be nil, tells why. It is counted and
-// told once. A claim that is going already, or another of its name, is left alone.
-func (k *Kit) GiveUp(ctx context.Context, c *karpv1.NodeClaim, reason string, pods int, event *observe.Event) error {
+// told once: first reports whether it is. A claim that is going already, or another of its
+// name, is left alone.
+func (k *Kit) GiveUp(ctx context.Context, c *karpv1.NodeClaim, reason string, pods int, event *observe.Event) (first bool, err error) {
 	if !c.DeletionTimestamp.IsZero() {
-		return nil
+		return false, nil
 	}
-	err := k.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID})
+	err = k.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID})
 	switch {
 	case Lost(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("delete nodeclaim %q: %w", c.Name, err)
+		return false, fmt.Errorf("delete nodeclaim %q: %w", c.Name, err)
 	}
 	if !k.written.deleted(c) {
-		return nil
+		return false, nil
 	}
 	if event != nil {
 		k.Events.Publish(*event)
 	}
 	k.Count(func(m *observe.Metrics) {
-		labels := []string{reason, c.Labels[karpv1.NodePoolLabelKey], c.Labels[karpv1.CapacityTypeLabelKey], "", TerminationMode(c)}
+		labels := []string{reason, c.Labels[karpv1.NodePoolLabelKey], c.Labels[karpv1.CapacityTypeLabelKey], "", k.TerminationMode(c)}
 		m.NodeClaimsDisrupted.WithLabelValues(labels...).Inc()
 		m.PodsDisruptionInitiated.WithLabelValues(labels...).Add(float64(pods))
 	})
 	ctrl.LoggerFrom(ctx).Info("deleted NodeClaim", "nodeclaim", c.Name, "reason", reason, "providerID", c.Status.ProviderID, "pods", pods)
-	return nil
+	return true, nil
 }
 
 // TerminationMode is how a claim's drain is bounded, as a metric label.
-func TerminationMode(c *karpv1.NodeClaim) string {
-	if c.Spec.TerminationGracePeriod == nil {
-		return "graceful"
+func (k *Kit) TerminationMode(c *karpv1.NodeClaim) string {
+	end, err := time.Parse(time.RFC3339, c.Annotations[karpv1.NodeClaimTerminationTimestampAnnotationKey])
+	switch {
+	case err == nil && !end.After(k.Now()):
+		return "forceful"
+	case err == nil || c.Spec.TerminationGracePeriod != nil:
+		return "eventual"
 	}
-	return "eventual"
+	return "graceful"
 }

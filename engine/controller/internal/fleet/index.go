@@ -136,6 +136,15 @@ func Pods(ctx context.Context, from client.Reader, node string) ([]*corev1.Pod, 
 	return out, nil
 }
 
+// Moving counts the pods that lose their node with a claim.
+func (k *Kit) Moving(ctx context.Context, c *karpv1.NodeClaim) (int, error) {
+	if c.Status.NodeName == "" {
+		return 0, nil
+	}
+	pods, err := Pods(ctx, k.Client, c.Status.NodeName)
+	return Moving(pods), err
+}
+
 // Attachments are the volumes attached to a node. They must not be changed.
 func Attachments(ctx context.Context, from client.Reader, node string) ([]storagev1.VolumeAttachment, error) {
 	var list storagev1.VolumeAttachmentList

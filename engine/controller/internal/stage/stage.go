@@ -14,13 +14,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -64,7 +66,9 @@ type Stage struct {
 func New(t testing.TB, objects ...client.Object) *Stage {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, karpv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme, resourcev1.AddToScheme, karpv1.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +76,9 @@ func New(t testing.TB, objects ...client.Object) *Stage {
 	s := &Stage{t: t, now: time.Now().Truncate(time.Second)}
 	s.Cloud = newCloud(s.Now)
 	s.Events = observe.NewEvents(s.note, s.Now)
-	b := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &corev1.Node{}, &corev1.Pod{})
+	// A tracker that does not follow who manages which field, which takes most of the time.
+	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
+	b := fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &corev1.Node{}, &corev1.Pod{})
 	for _, i := range append(fleet.Indexes(), fleet.VolumeIndexes()...) {
 		b = b.WithIndex(i.Object, i.Field, i.Values)
 	}
@@ -332,12 +338,4 @@ func (s *Stage) names(list client.ObjectList) []types.NamespacedName {
 		}
 	}
 	return out
-}
-
-// Same reports whether two objects are equal but for their version.
-func Same(a, b client.Object) bool {
-	a, b = a.DeepCopyObject().(client.Object), b.DeepCopyObject().(client.Object)
-	a.SetResourceVersion("")
-	b.SetResourceVersion("")
-	return equality.Semantic.DeepEqual(a, b)
 }
