@@ -115,6 +115,16 @@ func (l *Loader) load(ctx context.Context, np *v1alpha1.NodePolicy, a source.Art
 	if err != nil {
 		return policy.Policy{}, err
 	}
+	parameters := program.Parameters
+	if parameters == nil {
+		parameters = map[string]any{}
+	}
+	if err := selfTest(ctx, program.Hook, parameters, evaluator); err != nil {
+		if c, ok := evaluator.(interface{ Close() }); ok {
+			c.Close()
+		}
+		return policy.Policy{}, err
+	}
 	revision, err := program.revision(s.Runtime, evaluator)
 	if err != nil {
 		return policy.Policy{}, err

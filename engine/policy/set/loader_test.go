@@ -20,8 +20,16 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/policy/wasm/frame"
 )
 
-// idle is an evaluator that is never asked.
+// idle is an evaluator without an opinion.
 type idle struct{ policy.Evaluator }
+
+func (idle) Score(context.Context, *policy.ScoreInput) (policy.ScoreAnswer, policy.Stats, error) {
+	return policy.ScoreAnswer{}, policy.Stats{}, nil
+}
+
+func (idle) Gate(context.Context, policy.GateInput) (policy.GateAnswer, policy.Stats, error) {
+	return policy.GateAnswer{}, policy.Stats{}, nil
+}
 
 func artifact(t testing.TB, files ...string) source.Artifact {
 	t.Helper()
@@ -221,5 +229,61 @@ func TestSet_Apply_wasm(t *testing.T) {
 	}
 	if got := revision(); got == first {
 		t.Error("the new module is not in force")
+	}
+}
+
+// moody is an evaluator with another answer each time.
+type moody struct{ n int64 }
+
+func (m *moody) Score(context.Context, *policy.ScoreInput) (policy.ScoreAnswer, policy.Stats, error) {
+	m.n++
+	return policy.ScoreAnswer{Bias: []policy.RowAmount{{Row: 0, MicroUSD: m.n}}}, policy.Stats{}, nil
+}
+
+func (m *moody) Gate(context.Context, policy.GateInput) (policy.GateAnswer, policy.Stats, error) {
+	panic("no mood at all")
+}
+
+func (m *moody) Reads() policy.Reads { return nil }
+
+// TestLoader_selfTest holds that what is broken whatever it is asked never takes force, and
+// that what the fixture does not suit does.
+func TestLoader_selfTest(t *testing.T) {
+	l := loader(t)
+	l.Compilers["moody"] = func(context.Context, set.Program) (policy.Evaluator, error) { return &moody{}, nil }
+	tests := map[string]struct {
+		hook, text string
+		runtime    v1alpha1.Runtime
+		want       string // of the error; "" is none
+	}{
+		"a good one":                {hook: "admit", text: "package dovetail.admit.p\n\nwarn contains \"m\""},
+		"a string as a cost":        {hook: "score", text: "package dovetail.score.p\n\ncost contains {\"i\": 0, \"microUSD\": \"cheap\"}", want: "rule cost: self-test: microUSD is string"},
+		"a row that does not exist": {hook: "score", text: "package dovetail.score.p\n\nbias contains {\"i\": 9999, \"microUSD\": 1}", want: "rule bias: self-test: row 9999 does not exist"},
+		"more steps than allowed": {
+			hook: "admit", text: "package dovetail.admit.p\n\nwarn contains \"m\" if {\n\tsome i in numbers.range(1, 2000)\n\tsome j in numbers.range(1, 2000)\n\ti * j == 0\n}", want: "self-test: ",
+		},
+		"a document that the fixture lacks": {hook: "score", text: "package dovetail.score.p\n\ncost contains {\"i\": 0, \"microUSD\": to_number(input.nodePool.labels.team)}"},
+		"two answers to one question":       {hook: "score", text: "x", runtime: "moody", want: "self-test: two answers to one question"},
+		"a panic":                           {hook: "launch", text: "x", runtime: "moody", want: "self-test: evaluation panicked: no mood at all"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			np := inline("p", test.text)
+			np.Spec.Hook = v1alpha1.Hook(test.hook)
+			a, err := source.New(map[string][]byte{"p.rego": []byte(test.text), "p.wasm": nil}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.runtime != "" {
+				l := *l
+				l.Compilers = map[v1alpha1.Runtime]set.Compiler{"rego": l.Compilers[test.runtime]}
+				_, err = l.Load(t.Context(), np, a)
+			} else {
+				_, err = l.Load(t.Context(), np, a)
+			}
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("Load() error = %v, want %q", err, test.want)
+			}
+		})
 	}
 }

@@ -1,4 +1,5 @@
-// Package sample makes policy inputs for tests and benchmarks.
+// Package sample makes policy inputs: those that policies are tested with before they take
+// force, and those of tests and benchmarks.
 package sample
 
 import (
