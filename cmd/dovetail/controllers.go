@@ -5,8 +5,10 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepolicy"
-	"github.com/dovetail-sh/dovetail/engine/controller/terminate"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
+	"github.com/dovetail-sh/dovetail/engine/controller/repair"
+	"github.com/dovetail-sh/dovetail/engine/controller/static"
+	"github.com/dovetail-sh/dovetail/engine/controller/terminate"
 )
 
 // addControllers registers the controllers. In shadow mode only the provisioner runs,
@@ -35,6 +37,16 @@ func (a *assembly) addControllers() error {
 		controllers["terminate"] = terminate.New(terminate.Options{
 			Client: a.mgr.GetClient(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
 		})
+	}
+	if s.gates.StaticCapacity && !s.shadow {
+		controllers["static"] = static.New(static.Options{Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Metrics: a.metrics, Events: a.events})
+	}
+	if s.gates.NodeRepair && !s.shadow {
+		r, err := repair.New(repair.Options{Client: a.mgr.GetClient(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state})
+		if err != nil {
+			return fmt.Errorf("--feature-gates NodeRepair: %w", err)
+		}
+		controllers["repair"] = r
 	}
 	controllers["nodepolicy"] = nodepolicy.New(nodepolicy.Options{
 		Client: a.mgr.GetClient(), Set: a.inForce.set, Metrics: a.metrics, Events: a.events,

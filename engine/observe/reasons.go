@@ -59,4 +59,5 @@ const (
 	ReasonUnderutilized        = "underutilized"
 	ReasonEmpty                = "empty"
 	ReasonDrifted              = "drifted"
+	ReasonScaledDown           = "scaled_down"
 )
