@@ -92,7 +92,7 @@ func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal
 		cmd.Replacements = in.Launch(snap.Fork(gone), &p.Plan, p.Costs, facts).Claims
 	}
 	var err error
-	if cmd.Destinations, err = o.destinations(in, snap, p, moved, facts); err != nil {
+	if cmd.Destinations, err = o.destinations(in, snap, p, moved); err != nil {
 		return nil, err
 	}
 	cmd.PodsMoved = int64(len(moved))
@@ -123,7 +123,7 @@ func floor(a, b int64) int64 {
 }
 
 // destinations are the running nodes that take pods which move.
-func (o Objects) destinations(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal, moved map[snapshot.PodKey]resources.List, facts policy.Facts) ([]policy.Destination, error) {
+func (o Objects) destinations(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal, moved map[snapshot.PodKey]resources.List) ([]policy.Destination, error) {
 	onto := map[string]resources.List{}
 	for _, a := range p.Plan.Assignments {
 		requests, ok := moved[a.Pod]

@@ -20,7 +20,7 @@ func (p *planner) settle(ctx context.Context, d *draft) (*draft, error) {
 		if len(d.objections) == 0 {
 			break
 		}
-		gone := d.objections
+		var gone []Objection
 		var err error
 		if d, gone, err = p.share(ctx, d); err != nil {
 			return nil, err

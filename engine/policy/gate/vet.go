@@ -43,11 +43,11 @@ func cheapest(t *policy.Trials, nodes []*schedule.NewNode) []int {
 	types := make([][]string, 0, len(nodes))
 	known := map[any]bool{}
 	for _, n := range nodes {
-		if kind := n.Kind(); known[kind] {
+		kind := n.Kind()
+		if known[kind] {
 			continue
-		} else {
-			known[kind] = true
 		}
+		known[kind] = true
 		var names []string
 		seen := map[string]bool{}
 		for _, o := range n.Alternatives() {

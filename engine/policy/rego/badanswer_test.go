@@ -56,7 +56,7 @@ func TestEngine_badAnswers(t *testing.T) {
 					t.Fatal(err)
 				}
 				var results []policy.PolicyResult
-				applied, goesOn := false, false
+				var applied, goesOn bool
 				if test.hook == policy.Score {
 					s, err := e.Score(t.Context(), sample.Score(12))
 					if err != nil {
