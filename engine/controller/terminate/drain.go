@@ -137,7 +137,7 @@ func (k *nodes) attached(ctx context.Context, x *exit) ([]string, error) {
 
 // volume is the PersistentVolume of a pod's volume, or "".
 func (k *nodes) volume(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (string, error) {
-	name := ""
+	var name string
 	switch {
 	case v.PersistentVolumeClaim != nil:
 		name = v.PersistentVolumeClaim.ClaimName

@@ -95,13 +95,13 @@ func (k *Kit) WriteNode(ctx context.Context, before, after *corev1.Node) error {
 // made from the claim's present version. After then is what was stored.
 func (k *Kit) WriteClaim(ctx context.Context, before, after *karpv1.NodeClaim) error {
 	if !equality.Semantic.DeepEqual(before.ObjectMeta, after.ObjectMeta) {
-		status := after.Status
-		if err := k.Client.Patch(ctx, after, exactly(before)); err != nil {
+		// The answer is decoded into what is sent, and would change the new status.
+		stored := after.DeepCopy()
+		if err := k.Client.Patch(ctx, stored, exactly(before)); err != nil {
 			return fmt.Errorf("patch nodeclaim %q: %w", before.Name, err)
 		}
-		k.wrote(after)
-		before = after.DeepCopy()
-		after.Status = status
+		k.wrote(stored)
+		after.ObjectMeta, before = stored.ObjectMeta, stored
 	}
 	if !equality.Semantic.DeepEqual(before.Status, after.Status) {
 		if err := k.Client.Status().Patch(ctx, after, exactly(before)); err != nil {

@@ -25,7 +25,7 @@ import (
 )
 
 // crash is what a process dies of.
-var crash = errors.New("crash")
+type crash struct{}
 
 // play is a story of four claims: one stays, one is deleted when its node runs, one while
 // its machine starts, and one has its Node deleted. Controllers that die are started anew.
@@ -33,14 +33,17 @@ type play struct {
 	*stage.Stage
 	machines *nodeclaim.Controllers
 	ends     *terminate.Controllers
-	deaths   int
+	// steps are pieces of work done, and deaths how many of them ended early.
+	steps, deaths int
 }
 
-func newPlay(t *testing.T) *play {
+func newPlay(t *testing.T, finalizers ...string) *play {
 	startup := corev1.Taint{Key: "agent", Effect: corev1.TaintEffectNoExecute}
 	p := &play{Stage: stage.New(t)}
 	for _, name := range []string{"early", "late", "node", "stays"} {
-		p.Create(stage.Claim(name, func(c *karpv1.NodeClaim) { c.Spec.StartupTaints = []corev1.Taint{startup} }))
+		p.Create(stage.Claim(name, func(c *karpv1.NodeClaim) {
+			c.Finalizers, c.Spec.StartupTaints = finalizers, []corev1.Taint{startup}
+		}))
 	}
 	p.Cloud.Lingers = 3 * time.Second
 	p.start()
@@ -56,13 +59,18 @@ func (p *play) start() {
 func (p *play) survive(work func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			if r != crash {
+			if r != (crash{}) {
 				panic(r)
 			}
 			p.deaths++
 			p.start()
 		}
 	}()
+	if p.Lag {
+		if p.steps++; p.steps%37 == 1 {
+			p.Refresh()
+		}
+	}
 	work()
 }
 
@@ -177,7 +185,7 @@ func TestCrash(t *testing.T) {
 			n := 0
 			at := func(stage.Write) error {
 				if n++; n == k+1 {
-					panic(crash)
+					panic(crash{})
 				}
 				return nil
 			}
@@ -194,6 +202,22 @@ func TestCrash(t *testing.T) {
 				t.Errorf("killed at write %d, done %t (-want +got):\n%s", k, done, diff)
 			}
 		}
+	}
+}
+
+// TestLag lets the controllers see their own writes late.
+func TestLag(t *testing.T) {
+	want, _, _ := calm(t)
+	// Claims that have their finalizer are launched at once, and again unless it is noticed
+	// that they are out of date.
+	p := newPlay(t, karpv1.TerminationFinalizer)
+	p.Lag = true
+	p.run(3 * rounds)
+	if diff := cmp.Diff(want, p.ending()); diff != "" {
+		t.Errorf("with a slow cache (-want +got):\n%s", diff)
+	}
+	if p.Cloud.Asked != 4 {
+		t.Errorf("%d calls for 4 machines", p.Cloud.Asked)
 	}
 }
 
@@ -215,7 +239,7 @@ func TestStorm(t *testing.T) {
 			case 3:
 				return errors.New("connection reset")
 			case 4:
-				panic(crash)
+				panic(crash{})
 			}
 			return nil
 		}

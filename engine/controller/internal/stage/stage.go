@@ -54,11 +54,16 @@ type Stage struct {
 	// Evict answers evictions; nil lets all go.
 	Evict func(p *corev1.Pod) error
 
-	t   testing.TB
-	mu  sync.Mutex
-	now time.Time
-	log []string
-	uid int
+	// Lag makes Client read what was stored at the last Refresh.
+	Lag bool
+
+	t      testing.TB
+	scheme *runtime.Scheme
+	view   client.Reader
+	mu     sync.Mutex
+	now    time.Time
+	log    []string
+	uid    int
 }
 
 // New is a world with these objects. Those without UID or creation get them: every object
@@ -76,18 +81,60 @@ func New(t testing.TB, objects ...client.Object) *Stage {
 	s := &Stage{t: t, now: time.Now().Truncate(time.Second)}
 	s.Cloud = newCloud(s.Now)
 	s.Events = observe.NewEvents(s.note, s.Now)
-	// A tracker that does not follow who manages which field, which takes most of the time.
-	tracker := clienttesting.NewObjectTracker(scheme, serializer.NewCodecFactory(scheme).UniversalDecoder())
-	b := fake.NewClientBuilder().WithScheme(scheme).WithObjectTracker(tracker).WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &corev1.Node{}, &corev1.Pod{})
-	for _, i := range append(fleet.Indexes(), fleet.VolumeIndexes()...) {
-		b = b.WithIndex(i.Object, i.Field, i.Values)
-	}
 	for _, o := range objects {
 		s.born(o)
 	}
-	s.Truth = b.WithObjects(objects...).Build()
+	s.scheme = scheme
+	s.Truth = s.server(objects)
+	s.view = s.Truth
 	s.Client = interceptor.NewClient(s.Truth, s.funcs())
 	return s
+}
+
+// server is an API server with objects.
+func (s *Stage) server(objects []client.Object) client.WithWatch {
+	// A tracker that does not follow who manages which field, which takes most of the time.
+	tracker := clienttesting.NewObjectTracker(s.scheme, serializer.NewCodecFactory(s.scheme).UniversalDecoder())
+	b := fake.NewClientBuilder().WithScheme(s.scheme).WithObjectTracker(tracker).
+		WithStatusSubresource(&karpv1.NodeClaim{}, &karpv1.NodePool{}, &corev1.Node{}, &corev1.Pod{})
+	for _, i := range append(fleet.Indexes(), fleet.VolumeIndexes()...) {
+		b = b.WithIndex(i.Object, i.Field, i.Values)
+	}
+	return b.WithObjects(objects...).Build()
+}
+
+// Refresh makes Client see the claims, Nodes and pods that are stored now. It matters with
+// Lag only.
+func (s *Stage) Refresh() {
+	s.t.Helper()
+	ctx := context.Background()
+	var claims karpv1.NodeClaimList
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	for _, list := range []client.ObjectList{&claims, &nodes, &pods} {
+		if err := s.Truth.List(ctx, list); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	var objects []client.Object
+	for i := range claims.Items {
+		objects = append(objects, &claims.Items[i])
+	}
+	for i := range nodes.Items {
+		objects = append(objects, &nodes.Items[i])
+	}
+	for i := range pods.Items {
+		objects = append(objects, &pods.Items[i])
+	}
+	s.view = s.server(objects)
+}
+
+// reads are answered by what was stored at the last Refresh, with Lag.
+func (s *Stage) reads() client.Reader {
+	if s.Lag {
+		return s.view
+	}
+	return s.Truth
 }
 
 func (s *Stage) born(o client.Object) {
@@ -149,6 +196,12 @@ func (s *Stage) around(w Write, do func() error) error {
 
 func (s *Stage) funcs() interceptor.Funcs {
 	return interceptor.Funcs{
+		Get: func(ctx context.Context, _ client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			return s.reads().Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return s.reads().List(ctx, list, opts...)
+		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			s.born(o)
 			return s.around(Write{"create", o}, func() error { return c.Create(ctx, o, opts...) })
@@ -221,7 +274,7 @@ func (s *Stage) Create(o client.Object) {
 // Delete deletes an object, as somebody else does.
 func (s *Stage) Delete(o client.Object) {
 	s.t.Helper()
-	if err := s.Truth.Delete(context.Background(), o); client.IgnoreNotFound(err) != nil {
+	if err := s.Truth.Delete(context.Background(), o); err != nil && !apierrors.IsNotFound(err) {
 		s.t.Fatal(err)
 	}
 }
