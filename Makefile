@@ -26,18 +26,27 @@ run: ## start a control plane, a simulated cloud and Dovetail here, and show nod
 	@go run ./cmd/dovetail-try $(ARGS)
 
 .PHONY: test
-test: test-unit test-modules ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers
+test: test-unit test-modules e2e ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers, end to end
 
 .PHONY: test-unit
 test-unit: ## run the unit tests and fuzz seeds of the product
 	@echo "== unit tests and fuzz seeds"
-	@go test $$(go list ./... | grep -v /engine/policy)
+	@go test $$(go list ./... | grep -vE '/engine/policy|/test/(cluster|e2e)')
 	@echo "== unit tests of policies, which hold them to time limits: one package at a time"
 	@go test -p 1 ./engine/policy/...
 
 .PHONY: test-modules
 test-modules: ## run the tests against Kubernetes' and Karpenter's own code
 	@failed=0; $(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...) || failed=1;) exit $$failed
+
+.PHONY: controlplane
+controlplane: ## build the control plane of the end-to-end tests and make run; cached, 8 minutes at first
+	@go run ./cmd/dovetail-try -prepare
+
+.PHONY: e2e
+e2e: controlplane ## run the end-to-end tests on a real control plane; RUN=regexp selects
+	@echo "== end to end"
+	@go test -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/cluster/... ./test/e2e/...
 
 .PHONY: verify
 verify: generated fmt-check vet imports lint ## check generated files, format, vet, import rules and lint

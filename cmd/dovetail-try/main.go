@@ -37,6 +37,7 @@ const controllerName = "dovetail"
 
 // options are the flags.
 type options struct {
+	prepare   bool
 	once      bool
 	timeout   time.Duration
 	plain     bool
@@ -71,6 +72,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 		fmt.Fprintf(usage, "usage: dovetail-try [flags] [file or folder of manifests ...] [-- flags of the controller]\n\nWithout manifests, %s is applied.\n\n", quickstart)
 		f.PrintDefaults()
 	}
+	f.BoolVar(&o.prepare, "prepare", false, "only build the control plane, unless it is built already")
 	f.BoolVar(&o.once, "once", false, "end when every pod has its place")
 	f.DurationVar(&o.timeout, "timeout", 0, "give up after this time; 0 waits for ever")
 	f.BoolVar(&o.plain, "plain", false, "print lines also to a terminal")
@@ -107,6 +109,10 @@ func run(ctx context.Context, o options, out, progress io.Writer) error {
 		defer cancel()
 	}
 	ctrl.SetLogger(logr.Discard()) // what libraries log is of no interest here
+	if o.prepare {
+		_, err := cluster.Binary(ctx, progress)
+		return err
+	}
 	step := func(format string, args ...any) { fmt.Fprintf(progress, format+"\n", args...) }
 	begin := time.Now()
 
