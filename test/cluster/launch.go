@@ -655,4 +655,3 @@ func firstIP(cidr string) (net.IP, error) {
 	ip[len(ip)-1]++
 	return ip, nil
 }
-

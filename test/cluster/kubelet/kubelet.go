@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -670,14 +669,21 @@ func (f *Fleet) updateStatus(ctx context.Context, pod *corev1.Pod, status corev1
 	return gone(err)
 }
 
-// gone drops the error of an object that does not exist any more, or exists anew.
+// gone drops the error of an object that does not exist any more. That of one which
+// exists anew is a conflict, and is over when the watch brings it.
 func gone(err error) error {
-	var status apierrors.APIStatus
-	if apierrors.IsNotFound(err) ||
-		apierrors.IsConflict(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.UID != "" {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
+}
+
+// strip drops what kubelets do not read, and which is most of an object.
+func strip(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
 }
 
 func keyOf(object any) string {
