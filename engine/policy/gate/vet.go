@@ -9,69 +9,51 @@ import (
 
 // vettedOffers bounds the offerings of a NodePool that a plan's nodes may become. A launch
 // looks at the cheapest few types.
-const vettedOffers = 384
+const vettedOffers = 192
 
 // vet asks about what the nodes of d may be launched as if their planned offerings cannot be
 // had. What policies deny or defer is left out of [Result.Allowed], as is what they were not
 // asked about.
 func (p *planner) vet(ctx context.Context, d *draft) error {
 	p.result.vetted = map[string]map[schedule.Offer]bool{}
-	nodes := map[string][]*schedule.NewNode{}
-	var pools []string
 	for i := range d.plan.NewNodes {
 		n := &d.plan.NewNodes[i]
-		if nodes[n.Pool] == nil {
-			pools = append(pools, n.Pool)
+		if p.result.vetted[n.Pool] != nil {
+			continue
 		}
-		nodes[n.Pool] = append(nodes[n.Pool], n)
-	}
-	for _, pool := range pools {
-		t := p.inputs.Trials(p.result.Snapshot, d.question, &d.plan, nodes[pool][0], d.costs, true)
-		rows := cheapest(t, nodes[pool])
-		allowed, err := p.vetRows(ctx, d, t, rows)
+		t := p.inputs.Trials(p.result.Snapshot, d.question, &d.plan, n, d.costs, true)
+		allowed, err := p.vetRows(ctx, d, t, cheapest(t, d.question, n.Pool))
 		if err != nil {
 			return err
 		}
-		p.result.vetted[pool] = allowed
+		p.result.vetted[n.Pool] = allowed
 	}
 	return nil
 }
 
-// cheapest are the rows of the cheapest types of each node, those of the first type of every
-// node first.
-func cheapest(t *policy.Trials, nodes []*schedule.NewNode) []int {
-	types := make([][]string, 0, len(nodes))
-	known := map[any]bool{}
-	for _, n := range nodes {
-		kind := n.Kind()
-		if known[kind] {
-			continue
+// cheapest are the rows of the cheapest types of each claim for a NodePool, those of the first
+// type of every claim first.
+func cheapest(t *policy.Trials, q *policy.LaunchInput, pool string) []int {
+	var types [][]policy.PricedType
+	for i := range q.Claims {
+		if q.Claims[i].Pool == pool {
+			types = append(types, q.Claims[i].Types)
 		}
-		known[kind] = true
-		var names []string
-		seen := map[string]bool{}
-		for _, o := range n.Alternatives() {
-			if !seen[o.InstanceType] {
-				seen[o.InstanceType] = true
-				names = append(names, o.InstanceType)
-			}
-		}
-		types = append(types, names)
 	}
 	var out []int
 	taken := map[string]bool{}
 	for i := 0; ; i++ {
 		more := false
-		for _, names := range types {
-			if i >= len(names) {
+		for _, list := range types {
+			if i >= len(list) {
 				continue
 			}
 			more = true
-			if taken[names[i]] {
+			if taken[list[i].Name] {
 				continue
 			}
-			taken[names[i]] = true
-			if out = append(out, t.RowsOf(names[i])...); len(out) >= vettedOffers {
+			taken[list[i].Name] = true
+			if out = append(out, t.RowsOf(list[i].Name)...); len(out) >= vettedOffers {
 				return out
 			}
 		}
