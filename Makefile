@@ -48,6 +48,10 @@ e2e: controlplane ## run the end-to-end tests on a real control plane; RUN=regex
 	@echo "== end to end"
 	@go test -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/cluster/... ./test/e2e/...
 
+.PHONY: chaos
+chaos: controlplane ## kill the controller KILLS=200 times under load, and count what is left over
+	@KILLS=$(or $(KILLS),200) go test -count=1 -v -timeout 60m -run '^TestChaos$$' ./test/e2e | tee /dev/stderr | grep -E '^(kills=|--- FAIL)' | sort -r | awk '{ print; if (/FAIL/) bad = 1 } END { exit bad || NR == 0 }'
+
 .PHONY: verify
 verify: generated fmt-check vet imports lint ## check generated files, format, vet, import rules and lint
 

@@ -34,6 +34,8 @@ func newClaim(pool *karpv1.NodePool, n *schedule.NewNode, allowed requirements.S
 	c := pool.NewClaim()
 	c.Name = claimName(pool.Name)
 	c.GenerateName = ""
+	// Nothing is launched for a claim without it: a claim that has it saves a write.
+	c.Finalizers = []string{karpv1.TerminationFinalizer}
 	if n.MinValuesRelaxed {
 		c.Annotations[karpv1.NodeClaimMinValuesRelaxedAnnotationKey] = "true"
 	} else {
