@@ -50,6 +50,8 @@ type Options struct {
 	// to NodeOf and PodOf.
 	Node func(*corev1.Node) Node
 	Pod  func(*corev1.Pod) Pod
+	// WithoutPods leaves the pods of the nodes to somebody else.
+	WithoutPods bool
 	// Capacity is that of nodes whose status has none. Defaults to 4 CPUs, 16 GiB, 110 pods.
 	Capacity corev1.ResourceList
 	// LeaseInterval is how often leases are renewed. Defaults to 10 s.
@@ -94,7 +96,6 @@ type Fleet struct {
 	opts     Options
 	client   kubernetes.Interface
 	version  string
-	factory  informers.SharedInformerFactory
 	nodes    cache.SharedIndexInformer
 	pods     cache.SharedIndexInformer
 	nodeWork workqueue.TypedDelayingInterface[string]
@@ -136,19 +137,8 @@ func New(config *rest.Config, opts Options) (*Fleet, error) {
 		machines: map[string]*machine{},
 		down:     map[string]bool{},
 	}
-	f.factory = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(stripManagedFields))
-	f.nodes = f.factory.Core().V1().Nodes().Informer()
-	bound := informers.NewSharedInformerFactoryWithOptions(client, 0,
-		informers.WithTransform(stripManagedFields),
-		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
-			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
-		}))
-	f.pods = bound.Core().V1().Pods().Informer()
-	if err := f.pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
-		return []string{object.(*corev1.Pod).Spec.NodeName}, nil
-	}}); err != nil {
-		return nil, fmt.Errorf("kubelets: %w", err)
-	}
+	f.nodes = informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(stripManagedFields)).
+		Core().V1().Nodes().Informer()
 	_, err = f.nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { f.nodeChanged(nil, object.(*corev1.Node)) },
 		UpdateFunc: func(before, after any) { f.nodeChanged(before.(*corev1.Node), after.(*corev1.Node)) },
@@ -159,6 +149,20 @@ func New(config *rest.Config, opts Options) (*Fleet, error) {
 		},
 	})
 	if err != nil {
+		return nil, fmt.Errorf("kubelets: %w", err)
+	}
+	if opts.WithoutPods {
+		return f, nil
+	}
+	bound := informers.NewSharedInformerFactoryWithOptions(client, 0,
+		informers.WithTransform(stripManagedFields),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
+			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+		}))
+	f.pods = bound.Core().V1().Pods().Informer()
+	if err := f.pods.AddIndexers(cache.Indexers{byNode: func(object any) ([]string, error) {
+		return []string{object.(*corev1.Pod).Spec.NodeName}, nil
+	}}); err != nil {
 		return nil, fmt.Errorf("kubelets: %w", err)
 	}
 	_, err = f.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -185,13 +189,19 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer f.nodeWork.ShutDown()
 	defer f.podWork.ShutDown()
 	group.Go(func() { f.nodes.RunWithContext(ctx) })
-	group.Go(func() { f.pods.RunWithContext(ctx) })
-	if !cache.WaitForCacheSync(ctx.Done(), f.nodes.HasSynced, f.pods.HasSynced) {
+	synced := []cache.InformerSynced{f.nodes.HasSynced}
+	if f.pods != nil {
+		group.Go(func() { f.pods.RunWithContext(ctx) })
+		synced = append(synced, f.pods.HasSynced)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
 	for range f.opts.Workers {
 		group.Go(func() { f.work(ctx, "node", f.nodeWork, f.syncNode) })
-		group.Go(func() { f.work(ctx, "pod", f.podWork, f.syncPod) })
+		if f.pods != nil {
+			group.Go(func() { f.work(ctx, "pod", f.podWork, f.syncPod) })
+		}
 	}
 	f.renewLeases(ctx)
 	return nil
@@ -231,6 +241,9 @@ func (f *Fleet) nodeChanged(before, after *corev1.Node) {
 
 // addPods looks at the pods of a node again.
 func (f *Fleet) addPods(node string) {
+	if f.pods == nil {
+		return
+	}
 	pods, err := f.pods.GetIndexer().ByIndex(byNode, node)
 	if err != nil {
 		return // the index exists
@@ -676,14 +689,6 @@ func gone(err error) error {
 		return nil
 	}
 	return err
-}
-
-// strip drops what kubelets do not read, and which is most of an object.
-func strip(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
-	}
-	return object, nil
 }
 
 func keyOf(object any) string {

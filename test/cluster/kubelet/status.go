@@ -201,10 +201,10 @@ func setConditions(status *corev1.PodStatus, pod *corev1.Pod, now metav1.Time, r
 		gates = gates && passed
 	}
 	started, reason := status.Phase != corev1.PodPending, "ContainersNotReady"
-	switch {
-	case status.Phase == corev1.PodSucceeded:
+	switch status.Phase {
+	case corev1.PodSucceeded:
 		reason = "PodCompleted"
-	case status.Phase == corev1.PodFailed:
+	case corev1.PodFailed:
 		reason = "PodFailed"
 	}
 	set(corev1.PodReadyToStartContainers, started, "")
