@@ -105,6 +105,14 @@ bench: ## run the Go benchmarks, BENCH=regexp selects
 bench-peers: ## compare with Karpenter: WORK=diverse|uniform|openb|catalogue|growth [N=pods] [TRACE=file]
 	@cd test/peers && GOTOOLCHAIN=$(NEWER_GO) go run . -work $(WORK) $(if $(N),-n $(N)) $(if $(TRACE),-trace $(abspath $(TRACE)))
 
+.PHONY: bench-e2e
+bench-e2e: controlplane ## compare with Karpenter on one control plane: PODS=1000|5000 [RUNS=n] [ENGINES=dovetail,karpenter]
+	@go run ./test/bench -pods $(or $(PODS),1000) -runs $(or $(RUNS),1) -engines $(or $(ENGINES),dovetail,karpenter)
+
+.PHONY: bench-steady
+bench-steady: controlplane ## compare CPU and memory while nothing happens, PODS=5000 on about 500 nodes
+	@go run ./test/bench -pods $(or $(PODS),5000) -cpus 8 -steady 60s -engines $(or $(ENGINES),dovetail,karpenter)
+
 .PHONY: bench-policy
 bench-policy: ## time policies in Rego and Wasm on 850 offerings
 	@{ go run ./engine/policy/rego/internal/measure && go run ./engine/policy/wasm/internal/measure; } | \

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -98,12 +99,12 @@ func (a *assembly) addEvents(config *rest.Config, scheme *kruntime.Scheme) error
 	if a.settings.shadow {
 		return nil // observe.Events may be nil: shadow writes nothing
 	}
-	client, err := kubernetes.NewForConfig(rest.CopyConfig(config))
+	clients, err := kubernetes.NewForConfig(rest.CopyConfig(config))
 	if err != nil {
 		return fmt.Errorf("events: %w", err)
 	}
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clients.CoreV1().Events("")})
 	recorder := broadcaster.NewRecorder(scheme, corev1.EventSource{Component: component})
 	a.events = observe.NewEvents(func(about kruntime.Object, kind, reason, message string) {
 		recorder.Event(about, kind, reason, message)
@@ -193,13 +194,19 @@ func (a *assembly) facts() policy.Facts {
 	return f
 }
 
-func (a *assembly) provisioner() *provision.Controller {
+func (a *assembly) provisioner() (*provision.Controller, error) {
 	s := a.settings
+	unlimited := rest.CopyConfig(a.mgr.GetConfig())
+	unlimited.QPS = -1
+	pods, err := client.New(unlimited, client.Options{Scheme: a.mgr.GetScheme(), Mapper: a.mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("client of pods: %w", err)
+	}
 	return provision.New(provision.Options{
-		Client: a.mgr.GetClient(), State: a.state, Policies: a.inForce.engine, Metrics: a.metrics, Events: a.events,
+		Client: a.mgr.GetClient(), Pods: pods, State: a.state, Policies: a.inForce.engine, Metrics: a.metrics, Events: a.events,
 		BatchIdle: s.batchIdle, BatchMax: s.batchMax, Facts: a.facts, Shadow: s.shadow,
 		Solve: schedule.Options{Preferences: schedule.PreferencePolicy(s.preferences), MinValues: schedule.MinValuesPolicy(s.minValues)},
-	})
+	}), nil
 }
 
 // addChecks makes the process ready once the kinds it needs are known to the API server and

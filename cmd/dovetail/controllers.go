@@ -15,7 +15,10 @@ import (
 // which then writes nothing.
 func (a *assembly) addControllers() error {
 	s := a.settings
-	provisioner := a.provisioner()
+	provisioner, err := a.provisioner()
+	if err != nil {
+		return err
+	}
 	changed := func() { provisioner.Trigger("policies") }
 	controllers := map[string]registered{"provisioner": provisioner}
 	if !s.shadow {

@@ -68,12 +68,12 @@ func TestLifecycle(t *testing.T) {
 	var asked []string
 	outcomes := 0
 	c := controllers(s, func(o *Options) {
-		o.BeforeReady = func(_ context.Context, claim *karpv1.NodeClaim, n *corev1.Node) error {
+		o.BeforeReady = func(_ context.Context, claim *karpv1.NodeClaim, n *corev1.Node) (time.Duration, error) {
 			asked = append(asked, claim.Name+" on "+n.Name)
 			if stored := s.NodeNamed("a"); len(stored.Finalizers) > 0 {
 				t.Error("the node was opened before the hook was asked")
 			}
-			return nil
+			return 0, nil
 		}
 		o.Outcome = func(_ context.Context, _ *karpv1.NodeClaim, ok bool) {
 			if ok {
@@ -337,11 +337,11 @@ func TestLifecycle_registration(t *testing.T) {
 	t.Run("a hook that fails keeps the node closed", func(t *testing.T) {
 		fail := true
 		s, c := launched(t, func(o *Options) {
-			o.BeforeReady = func(context.Context, *karpv1.NodeClaim, *corev1.Node) error {
+			o.BeforeReady = func(context.Context, *karpv1.NodeClaim, *corev1.Node) (time.Duration, error) {
 				if fail {
-					return errors.New("no answer")
+					return 0, errors.New("no answer")
 				}
-				return nil
+				return 0, nil
 			}
 		})
 		if _, err := c.lifecycle.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "a"}}); err == nil {

@@ -71,8 +71,8 @@ type Options struct {
 	// Expected are the pods that a claim was bought for. Defaults to none.
 	Expected func(claim string) []snapshot.PodKey
 	// BeforeReady is called when a claim's Node has everything but may not take pods yet.
-	// An error leaves it so; it is called again.
-	BeforeReady func(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node) error
+	// An error leaves it so, and so does a time after which it is called again.
+	BeforeReady func(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node) (after time.Duration, err error)
 	// Outcome is told whether a claim has become a Node: false is a launch or registration
 	// that ran out of time.
 	Outcome func(ctx context.Context, claim *karpv1.NodeClaim, ok bool)
@@ -106,7 +106,7 @@ func (o Options) withDefaults() Options {
 		o.Expected = func(string) []snapshot.PodKey { return nil }
 	}
 	if o.BeforeReady == nil {
-		o.BeforeReady = func(context.Context, *karpv1.NodeClaim, *corev1.Node) error { return nil }
+		o.BeforeReady = func(context.Context, *karpv1.NodeClaim, *corev1.Node) (time.Duration, error) { return 0, nil }
 	}
 	if o.Outcome == nil {
 		o.Outcome = func(context.Context, *karpv1.NodeClaim, bool) {}

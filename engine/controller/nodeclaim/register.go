@@ -96,8 +96,13 @@ func (l *lifecycle) pending(ctx context.Context, s *step, n *corev1.Node) ([]str
 			return names, nil
 		}
 	}
-	if err := l.opts.BeforeReady(ctx, s.claim.DeepCopy(), n.DeepCopy()); err != nil {
+	after, err := l.opts.BeforeReady(ctx, s.claim.DeepCopy(), n.DeepCopy())
+	if err != nil {
 		return []string{"nomination"}, fmt.Errorf("before node %q takes pods: %w", n.Name, err)
+	}
+	if after > 0 {
+		s.within(after)
+		return []string{"nomination"}, nil
 	}
 	return nil, nil
 }

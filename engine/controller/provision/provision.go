@@ -6,7 +6,6 @@ package provision
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,9 +22,9 @@ import (
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
-	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
+	"github.com/dovetail-sh/dovetail/engine/policy/fact"
 	"github.com/dovetail-sh/dovetail/engine/policy/gate"
 	"github.com/dovetail-sh/dovetail/engine/state"
 )
@@ -35,7 +34,10 @@ const Name = "provisioner"
 
 // Options tune a [Controller]. State, Client and Policies are required.
 type Options struct {
-	Client   client.Client
+	Client client.Client
+	// Pods writes the status of pods. Nominations of a whole plan come at once, so it
+	// should not limit its rate. Defaults to Client.
+	Pods     client.Client
 	State    *state.Cluster
 	Policies *policy.Engine
 	Metrics  *observe.Metrics
@@ -71,6 +73,9 @@ func (o Options) withDefaults() Options {
 			*d.v = d.d
 		}
 	}
+	if o.Pods == nil {
+		o.Pods = o.Client
+	}
 	if o.Facts == nil {
 		o.Facts = func() policy.Facts { return policy.Facts{} }
 	}
@@ -86,6 +91,10 @@ type Controller struct {
 	batch  *batcher
 	inputs policy.Inputs
 	passes atomic.Int64
+	// daemons are the DaemonSets of the last pass.
+	daemons atomic.Pointer[[]*appsv1.DaemonSet]
+	// following are the claims whose pods are being led to their nodes.
+	following sync.Map
 
 	// revision is that of the last pass; it and waits are used by the loop only.
 	revision string
@@ -188,6 +197,7 @@ func (c *Controller) pass(ctx context.Context) (again time.Duration, err error) 
 	}
 	c.revision, c.waits = moment.Revision, 0
 
+	c.daemons.Store(&moment.Objects.DaemonSets)
 	begin := c.opts.Now()
 	facts := c.opts.Facts()
 	facts.Pod, facts.Namespace = c.opts.State.Pod, c.opts.State.Namespace
@@ -232,6 +242,7 @@ func (c *Controller) create(ctx context.Context, moment *state.Moment, r *gate.R
 		pools[p.Name] = p
 	}
 	var mu sync.Mutex
+	fallbacks := r.Fallbacks()
 	made, failed := map[string]*karpv1.NodeClaim{}, map[string]error{}
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, c.opts.Creations)
@@ -242,6 +253,9 @@ func (c *Controller) create(ctx context.Context, moment *state.Moment, r *gate.R
 			defer func() { <-slots }()
 			allowed, offers := r.Allowed(n)
 			claim := newClaim(pools[n.Pool], n, allowed, offers, c.opts.State.Pod)
+			if f, ok := fallbacks[n.Name]; ok {
+				claim.Annotations[fact.FallbackAnnotation] = fact.FormatFallback(f)
+			}
 			err := c.createOne(ctx, claim, n)
 			mu.Lock()
 			defer mu.Unlock()
@@ -484,37 +498,4 @@ func (o *Options) measure(r *gate.Result, took time.Duration) {
 		m.PodsPlaced.WithLabelValues("existing").Add(float64(existing))
 		m.PodsPlaced.WithLabelValues("new").Add(float64(bought))
 	})
-}
-
-// Nominate writes status.nominatedNodeName of the pods that claim was bought for, so that
-// kube-scheduler tries the node first that they were planned onto. Pods that are bound or
-// gone by now are passed over, and so are those another program nominated.
-func (c *Controller) Nominate(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node) error {
-	return nominate(ctx, c.opts.Client, c.opts.State, c.opts.State.Expected(claim.Name), node.Name)
-}
-
-func nominate(ctx context.Context, cl client.Client, st *state.Cluster, pods []snapshot.PodKey, node string) error {
-	var mu sync.Mutex
-	var errs []error
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 16)
-	for _, key := range pods {
-		p := st.Pod(key)
-		if p == nil || p.Spec.NodeName != "" || p.DeletionTimestamp != nil || p.Status.NominatedNodeName != "" {
-			continue
-		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			patch := client.RawPatch("application/merge-patch+json", []byte(fmt.Sprintf(`{"metadata":{"uid":%q},"status":{"nominatedNodeName":%q}}`, p.UID, node)))
-			err := cl.Status().Patch(ctx, p.DeepCopy(), patch)
-			if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-				mu.Lock()
-				errs = append(errs, fmt.Errorf("pod %s: %w", key, err))
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -257,20 +258,41 @@ func TestController_Nominate(t *testing.T) {
 	taken := pending("taken", "a", "1")
 	taken.Status.NominatedNodeName = "elsewhere"
 	b := newBench(t, interceptor.Funcs{}, pool("a"), pending("p1", "a", "1"), bound, taken)
-	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", ResourceVersion: "1", Labels: map[string]string{karpv1.NodePoolLabelKey: "a"}}}
+	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "uid-c", ResourceVersion: "1", Labels: map[string]string{karpv1.NodePoolLabelKey: "a"}}}
 	b.opts.State.Update(claim)
 	b.opts.State.Expect("c", []snapshot.PodKey{{Namespace: "default", Name: "p1"}, {Namespace: "default", Name: "bound"}, {Namespace: "default", Name: "taken"}, {Namespace: "default", Name: "gone"}})
-	if err := b.Nominate(t.Context(), claim, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}); err != nil {
-		t.Fatal(err)
+	names := func() map[string]string {
+		out := map[string]string{}
+		for _, name := range []string{"p1", "bound", "taken"} {
+			var p corev1.Pod
+			if err := b.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, &p); err != nil {
+				t.Fatal(err)
+			}
+			out[name] = p.Status.NominatedNodeName
+		}
+		return out
 	}
-	for name, want := range map[string]string{"p1": "n", "bound": "", "taken": "elsewhere"} {
-		var p corev1.Pod
-		if err := b.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, &p); err != nil {
-			t.Fatal(err)
-		}
-		if p.Status.NominatedNodeName != want {
-			t.Errorf("pod %s is nominated for %q, want %q", name, p.Status.NominatedNodeName, want)
-		}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", CreationTimestamp: metav1.NewTime(b.now)}}
+	node.Spec.Taints = []corev1.Taint{karpv1.UnregisteredTaint(), {Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule}}
+	after, err := b.Nominate(t.Context(), claim, node)
+	if err != nil || after == 0 {
+		t.Errorf("a node that is not ready: called again after %s, error %v; want it to wait", after, err)
+	}
+	if d := cmp.Diff(map[string]string{"p1": "", "bound": "", "taken": "elsewhere"}, names()); d != "" {
+		t.Errorf("names before the node is ready:\n%s", d)
+	}
+	node.Spec.Taints = node.Spec.Taints[:1]
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if after, err = b.Nominate(t.Context(), claim, node); err != nil || after != 0 {
+		t.Errorf("a node that is ready: called again after %s, error %v; want it to go on", after, err)
+	}
+	if d := cmp.Diff(map[string]string{"p1": "n", "bound": "", "taken": "elsewhere"}, names()); d != "" {
+		t.Errorf("names when the node is ready:\n%s", d)
+	}
+	node.Status.Conditions = nil
+	b.now = b.now.Add(patience)
+	if after, err = b.Nominate(t.Context(), claim, node); err != nil || after != 0 {
+		t.Errorf("a node that does not become ready: called again after %s, error %v; want it to go on", after, err)
 	}
 }
 
