@@ -130,7 +130,7 @@ func (a *assembly) addState(ctx context.Context) error {
 	if err != nil {
 		return exit{2, err}
 	}
-	a.state = state.New(state.Options{Provider: a.provider, DefaultSpread: spread, NodeOverlays: a.settings.gates.NodeOverlay})
+	a.state = state.New(state.Options{Provider: a.provider, DefaultSpread: spread, NodeOverlays: a.settings.gates.NodeOverlay, Settle: provision.Settle})
 	return a.mgr.Add(everywhere(func(ctx context.Context) error {
 		if err := a.state.Watch(ctx, a.mgr.GetCache()); err != nil {
 			return fmt.Errorf("state of the cluster: %w", err)

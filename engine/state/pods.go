@@ -338,6 +338,23 @@ func (c *Cluster) Expect(claim string, pods []snapshot.PodKey) {
 	}
 }
 
+// Unexpect ends what [Cluster.Expect] began for pods: those that are not bound need a node
+// again.
+func (c *Cluster) Unexpect(pods ...snapshot.PodKey) {
+	now := c.opts.Now()
+	c.mu.Lock()
+	defer c.unlock()
+	for _, pk := range pods {
+		if _, ok := c.expected[pk]; !ok {
+			continue
+		}
+		c.unexpect(pk)
+		if p := c.pods[tableKey(pk)]; p != nil {
+			c.settlePod(tableKey(pk), p, now, false)
+		}
+	}
+}
+
 // unexpect forgets which claim was bought for a pod.
 func (c *Cluster) unexpect(pk snapshot.PodKey) {
 	e, ok := c.expected[pk]

@@ -20,19 +20,50 @@ import (
 
 // kube-scheduler tries the node first that a pod's status.nominatedNodeName names, keeps
 // room for the pod there, and forgets the name at the first attempt that fails. So names
-// are written when a node is about to take pods and not before, and again where an attempt
-// that began earlier has dropped one.
+// are written when nodes are about to take pods and not before, and again where an attempt
+// that began earlier has dropped one. Nodes that become ready together are let go together:
+// a node that opens makes kube-scheduler try all pods, also those whose node is still shut.
 const (
 	// patience is how long a new node is kept from taking pods until it is ready, so that
 	// names can be written before.
 	patience = 20 * time.Second
-	// confirmation is how long names may take to be seen by a watch before a node is let go.
-	confirmation = 500 * time.Millisecond
-	// following is how long the pods of a claim are led to its node.
-	following = time.Minute
-	// step is the time between two looks.
+	// batchIdle and batchMost are how long ready nodes wait for others: until none has come
+	// for batchIdle, or the first has waited for batchMost.
+	batchIdle = time.Second
+	batchMost = 8 * time.Second
+	// confirmation is how long names may take to be seen by a watch before nodes are let go.
+	confirmation = time.Second
+	// following is how long the pods of a claim are led to its node once it takes pods and
+	// no led pod has been bound. What is not bound then is planned anew.
+	following = 12 * time.Second
+	// giveUp is how long pods are led at most.
+	giveUp = 10 * time.Minute
+	// poll is the time between two looks while nodes open, step the one at other times.
+	poll = 10 * time.Millisecond
 	step = 50 * time.Millisecond
+	// opening is how long it takes until most pods are bound.
+	opening = 3 * time.Second
 )
+
+// Settle is how long after a node is initialized pods may still be expected on it, in the
+// state of the cluster: the provisioner ends expectations itself.
+const Settle = giveUp
+
+// release lets nodes go in batches.
+type release struct {
+	mu      sync.Mutex
+	waiting map[types.UID]nodeOf // by claim
+	done    map[types.UID]bool
+	// bound is when a pod was last seen to have been bound.
+	bound       time.Time
+	first, last time.Time
+	running     bool
+}
+
+type nodeOf struct {
+	claim *karpv1.NodeClaim
+	node  string
+}
 
 // Nominate tells kube-scheduler which pods a claim's node was bought for. It is called when
 // the node has everything but may not take pods yet. If that is too early, it returns when
@@ -44,15 +75,128 @@ func (c *Controller) Nominate(ctx context.Context, claim *karpv1.NodeClaim, node
 	if !ready(node) && c.opts.Now().Sub(node.CreationTimestamp.Time) < patience && c.daemonsTolerate() {
 		return step, nil
 	}
-	if takesPods(node, claim.Spec.Taints) {
-		if err := c.confirm(ctx, claim.Name, node.Name); err != nil {
-			return 0, err
+	if takesPods(node, claim.Spec.Taints) && !c.released(ctx, claim, node) {
+		return step, nil
+	}
+	c.startFollowing(context.WithoutCancel(ctx), claim, node.Name)
+	return 0, nil
+}
+
+func (c *Controller) startFollowing(ctx context.Context, claim *karpv1.NodeClaim, node string) {
+	if _, running := c.following.LoadOrStore(claim.UID, true); !running {
+		go c.follow(ctx, claim, node)
+	}
+}
+
+// released reports whether the pods of a claim have been named, and sees to it that they
+// are.
+func (c *Controller) released(ctx context.Context, claim *karpv1.NodeClaim, node *corev1.Node) bool {
+	r := &c.release
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done[claim.UID] {
+		return true
+	}
+	if _, known := r.waiting[claim.UID]; known {
+		return false
+	}
+	if r.waiting == nil {
+		r.waiting, r.done = map[types.UID]nodeOf{}, map[types.UID]bool{}
+	}
+	now := time.Now()
+	if len(r.waiting) == 0 {
+		r.first = now
+	}
+	r.last = now
+	r.waiting[claim.UID] = nodeOf{claim.DeepCopy(), node.Name}
+	if !r.running {
+		r.running = true
+		go c.letGo(context.WithoutCancel(ctx))
+	}
+	return false
+}
+
+// letGo closes batches and names their pods, until no node waits.
+func (c *Controller) letGo(ctx context.Context) {
+	r := &c.release
+	for {
+		time.Sleep(poll)
+		r.mu.Lock()
+		if len(r.waiting) == 0 {
+			r.running = false
+			r.mu.Unlock()
+			return
+		}
+		if time.Since(r.last) < batchIdle && time.Since(r.first) < batchMost {
+			r.mu.Unlock()
+			continue
+		}
+		batch := r.waiting
+		r.waiting = map[types.UID]nodeOf{}
+		r.mu.Unlock()
+
+		c.confirm(ctx, batch)
+		c.open(ctx, batch)
+
+		r.mu.Lock()
+		for uid := range batch {
+			r.done[uid] = true
+		}
+		r.mu.Unlock()
+	}
+}
+
+// confirm writes the names of nodes to the pods of a batch until all are seen to have one,
+// or some time has passed.
+func (c *Controller) confirm(ctx context.Context, batch map[types.UID]nodeOf) {
+	for begin := time.Now(); ; time.Sleep(poll) {
+		var list []naming
+		for _, b := range batch {
+			list = append(list, namings(c.waiting(b.claim.Name), b.node)...)
+		}
+		if len(list) == 0 {
+			return
+		}
+		if err := c.name(ctx, list); err != nil {
+			ctrl.LoggerFrom(ctx).V(1).Info("naming the nodes of pods failed", "cause", err.Error())
+		}
+		if time.Since(begin) > confirmation {
+			return
 		}
 	}
-	if _, running := c.following.LoadOrStore(claim.UID, true); !running {
-		go c.follow(context.WithoutCancel(ctx), claim.DeepCopy(), node.Name)
+}
+
+// open lets the nodes of a batch take pods, as nearly at once as can be. What fails here
+// registration does a moment later.
+func (c *Controller) open(ctx context.Context, batch map[types.UID]nodeOf) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for _, b := range batch {
+		c.startFollowing(ctx, b.claim, b.node)
 	}
-	return 0, nil
+	for _, b := range batch {
+		n := c.opts.State.Node(b.node)
+		if n == nil {
+			continue
+		}
+		kept := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool { return t.MatchTaint(new(karpv1.UnregisteredTaint())) })
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			// An attempt that began before may have dropped a name meanwhile.
+			if err := c.name(ctx, namings(c.waiting(b.claim.Name), b.node)); err != nil {
+				ctrl.LoggerFrom(ctx).V(1).Info("naming the node of pods failed", "node", b.node, "cause", err.Error())
+			}
+			before := &corev1.Node{}
+			before.Name, before.ResourceVersion, before.Spec.Taints = n.Name, n.ResourceVersion, n.Spec.Taints
+			after := before.DeepCopy()
+			after.Spec.Taints = kept
+			if err := c.opts.Pods.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+				ctrl.LoggerFrom(ctx).V(1).Info("opening a node is left to its registration", "node", b.node, "cause", err.Error())
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // ready reports whether a node is ready, and the taints of one that is not are gone.
@@ -103,61 +247,97 @@ func (c *Controller) waiting(claim string) []*corev1.Pod {
 	return out
 }
 
-// confirm writes the node's name to the pods until all have it, or some time has passed.
-func (c *Controller) confirm(ctx context.Context, claim, node string) error {
-	for end := time.Now().Add(confirmation); time.Now().Before(end); {
-		unnamed, err := c.name(ctx, c.waiting(claim), node)
-		if err != nil || unnamed == 0 {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(step / 5):
-		}
-	}
-	return nil
-}
-
-// follow writes the node's name again to pods that lost it, until all are bound.
+// follow writes the node's name again to pods that lost it, until all are bound. From those
+// that are not bound after some time it takes the name, so that they are planned anew.
 func (c *Controller) follow(ctx context.Context, claim *karpv1.NodeClaim, node string) {
-	defer c.following.Delete(claim.UID)
+	defer func() {
+		c.release.mu.Lock()
+		delete(c.release.done, claim.UID)
+		c.release.mu.Unlock()
+		c.following.Delete(claim.UID)
+	}()
 	log := ctrl.LoggerFrom(ctx)
-	for end := time.Now().Add(following); time.Now().Before(end); time.Sleep(step) {
+	var open time.Time
+	last := -1
+	pause := poll
+	for begin := time.Now(); time.Since(begin) < giveUp; time.Sleep(pause) {
+		if time.Since(begin) > opening {
+			pause = step
+		}
 		pods := c.waiting(claim.Name)
-		if len(pods) == 0 {
-			return
-		}
 		n := c.opts.State.Node(node)
-		if n == nil || n.DeletionTimestamp != nil {
+		if len(pods) == 0 || n == nil || n.DeletionTimestamp != nil {
 			return
 		}
-		if !takesPods(n, claim.Spec.Taints) {
+		if !takesPods(n, claim.Spec.Taints) || slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == karpv1.UnregisteredTaintKey }) {
 			continue
 		}
-		if _, err := c.name(ctx, pods, node); err != nil {
+		if open.IsZero() {
+			open = time.Now()
+		}
+		quiet := c.release.quiet(len(pods) < last)
+		last = len(pods)
+		if min(quiet, time.Since(open)) > following {
+			break
+		}
+		if err := c.name(ctx, namings(pods, node)); err != nil {
 			log.V(1).Info("naming the node of pods failed", "node", node, "cause", err.Error())
 		}
 	}
+	pods := slices.DeleteFunc(c.waiting(claim.Name), func(p *corev1.Pod) bool {
+		return p.Status.NominatedNodeName != "" && p.Status.NominatedNodeName != node
+	})
+	log.Info("pods found no room on the node that was bought for them, and are planned anew", "node", node, "pods", len(pods))
+	if err := c.name(ctx, namings(pods, "")); err != nil {
+		log.Error(err, "taking the node's name from pods failed", "node", node)
+	}
+	keys := make([]snapshot.PodKey, len(pods))
+	for i, p := range pods {
+		keys[i] = snapshot.PodKey{Namespace: p.Namespace, Name: p.Name}
+	}
+	c.opts.State.Unexpect(keys...)
 }
 
-// name writes the node's name to pods that name none, and returns how many there were. Pods
-// that are bound or gone by now are passed over, and so are those that wait for a
-// preemption on another node.
-func (c *Controller) name(ctx context.Context, pods []*corev1.Pod, node string) (unnamed int, err error) {
+// quiet is the time since a pod was last bound, which is now if bound is true.
+func (r *release) quiet(bound bool) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if bound || r.bound.IsZero() {
+		r.bound = time.Now()
+	}
+	return time.Since(r.bound)
+}
+
+// naming is a node's name to write to a pod; none takes that which it has.
+type naming struct {
+	pod  *corev1.Pod
+	node string
+}
+
+// namings are those of pods that name no node, or, to take it, of those that name one. Pods
+// that wait for a preemption on another node are left alone.
+func namings(pods []*corev1.Pod, node string) []naming {
+	var out []naming
+	for _, p := range pods {
+		if (p.Status.NominatedNodeName == "") != (node == "") {
+			out = append(out, naming{p, node})
+		}
+	}
+	return out
+}
+
+// name writes the names of nodes to pods. Pods that are bound or gone by now are passed over.
+func (c *Controller) name(ctx context.Context, list []naming) error {
 	var mu sync.Mutex
 	var errs []error
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 16)
-	for _, p := range pods {
-		if p.Status.NominatedNodeName != "" {
-			continue
-		}
-		unnamed++
+	slots := make(chan struct{}, 32)
+	for _, n := range list {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":%q}}`, p.UID, node))
+			p := n.pod
+			patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"uid":%q},"status":{"nominatedNodeName":%q}}`, p.UID, n.node))
 			target := &corev1.Pod{}
 			target.Namespace, target.Name = p.Namespace, p.Name
 			err := c.opts.Pods.Status().Patch(ctx, target, patch)
@@ -174,5 +354,5 @@ func (c *Controller) name(ctx context.Context, pods []*corev1.Pod, node string) 
 		})
 	}
 	wg.Wait()
-	return unnamed, errors.Join(errs...)
+	return errors.Join(errs...)
 }

@@ -95,6 +95,7 @@ type Controller struct {
 	daemons atomic.Pointer[[]*appsv1.DaemonSet]
 	// following are the claims whose pods are being led to their nodes.
 	following sync.Map
+	release   release
 
 	// revision is that of the last pass; it and waits are used by the loop only.
 	revision string
