@@ -220,7 +220,7 @@ func start(binary, kubeconfig, logFile string, args []string) (*exec.Cmd, error)
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	cmd := exec.Command(binary, append([]string{
+	cmd := exec.CommandContext(context.Background(), binary, append([]string{
 		"controller", "--kubeconfig", kubeconfig, "--cloud", "sim", "--sim-stand-in", "EC2NodeClass.v1.karpenter.k8s.aws",
 		"--metrics-port", "0", "--health-probe-port", "0", "--cluster-name", "try",
 	}, args...)...)

@@ -52,7 +52,7 @@ type registered interface {
 }
 
 // assemble puts the controllers together. Nothing runs before the manager is started.
-func assemble(ctx context.Context, s *settings, config *rest.Config) (manager.Manager, error) {
+func assemble(s *settings, config *rest.Config) (manager.Manager, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -82,10 +82,10 @@ func assemble(ctx context.Context, s *settings, config *rest.Config) (manager.Ma
 	if err := a.addCloud(); err != nil {
 		return nil, err
 	}
-	if err := a.addState(ctx); err != nil {
+	if err := a.addState(); err != nil {
 		return nil, err
 	}
-	if err := a.addPolicies(ctx); err != nil {
+	if err := a.addPolicies(); err != nil {
 		return nil, err
 	}
 	if err := a.addControllers(); err != nil {
@@ -125,12 +125,16 @@ func (a *assembly) addCloud() error {
 	return nil
 }
 
-func (a *assembly) addState(ctx context.Context) error {
+func (a *assembly) addState() error {
 	spread, err := defaultSpread(a.settings)
 	if err != nil {
 		return exit{2, err}
 	}
-	a.state = state.New(state.Options{Provider: a.provider, DefaultSpread: spread, NodeOverlays: a.settings.gates.NodeOverlay, Settle: provision.Settle})
+	settle := provision.Settle
+	if !a.settings.nominate {
+		settle = 0 // the state's own
+	}
+	a.state = state.New(state.Options{Provider: a.provider, DefaultSpread: spread, NodeOverlays: a.settings.gates.NodeOverlay, Settle: settle})
 	return a.mgr.Add(everywhere(func(ctx context.Context) error {
 		if err := a.state.Watch(ctx, a.mgr.GetCache()); err != nil {
 			return fmt.Errorf("state of the cluster: %w", err)

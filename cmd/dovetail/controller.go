@@ -169,7 +169,7 @@ func runController(ctx context.Context, s *settings, warnings []string) error {
 		return exit{2, err}
 	}
 	logger.Info("starting", "version", version(), "go", runtime.Version(), "cloud", s.cloud, "shadow", s.shadow, "apiServer", config.Host)
-	mgr, err := assemble(ctx, s, config)
+	mgr, err := assemble(s, config)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type inForce struct {
 }
 
 // addPolicies makes the engine, and the set that keeps it as NodePolicies say.
-func (a *assembly) addPolicies(ctx context.Context) error {
+func (a *assembly) addPolicies() error {
 	log := ctrl.Log.WithName("policy")
 	p := &inForce{activity: &set.Activity{}, changed: make(chan string, 256)}
 	told, err := a.decisions()

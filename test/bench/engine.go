@@ -75,7 +75,7 @@ func prepare(ctx context.Context, cpus int) (t *tools, err error) {
 			t.karpenterCRDs = append(t.karpenterCRDs, string(text))
 		}
 	}
-	return t, t.readTypes(filepath.Join(module, "kwok/examples/aws_instance_types.json"), cpus)
+	return t, t.readTypes(filepath.Join(module, "kwok", "examples", "aws_instance_types.json"), cpus)
 }
 
 func karpenterModule() string { return filepath.Join("test", "tools", "karpenter") }
@@ -283,7 +283,7 @@ spec:
 }
 
 func freePort() int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0
 	}

@@ -142,7 +142,11 @@ func measure(ctx context.Context, o options, t *tools, e engine) (*result, error
 func profile(file string, port int) {
 	for range 50 {
 		time.Sleep(100 * time.Millisecond)
-		answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/profile?seconds=60", port))
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/debug/pprof/profile?seconds=60", port), nil)
+		if err != nil {
+			return
+		}
+		answer, err := http.DefaultClient.Do(request)
 		if err != nil {
 			continue
 		}

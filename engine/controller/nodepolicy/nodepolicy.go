@@ -100,7 +100,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, err
 	}
-	if err != nil || np.DeletionTimestamp != nil {
+	if gone := err != nil; gone || np.DeletionTimestamp != nil {
 		c.opts.Set.Remove(req.Name)
 		c.opts.InForce()
 		return reconcile.Result{}, nil
@@ -108,8 +108,12 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	before, known := c.opts.Set.Status(np.Name)
 	if !known || before.ObservedGeneration != np.Generation {
 		// What is wrong with a policy is in its status; retrying is the set's own work.
-		if err := c.opts.Set.Apply(ctx, np.DeepCopy()); ctx.Err() != nil {
-			return reconcile.Result{}, err
+		err := c.opts.Set.Apply(ctx, np.DeepCopy())
+		if ctx.Err() != nil {
+			return reconcile.Result{}, ctx.Err()
+		}
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Info("the policy is not as it should be", "cause", err.Error())
 		}
 	}
 	status, ok := c.opts.Set.Status(np.Name)

@@ -144,7 +144,7 @@ func (c *Controllers) reconcileHash(ctx context.Context, req reconcile.Request) 
 			if !claim.Conditions().IsTrue(karpv1.ConditionDrifted) {
 				claim.Annotations[karpv1.NodePoolHashAnnotationKey] = hash
 			}
-			if err := c.opts.Client.Patch(ctx, claim, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			if err := client.IgnoreNotFound(c.opts.Client.Patch(ctx, claim, client.MergeFrom(before))); err != nil {
 				return ctrl.Result{}, fmt.Errorf("NodeClaim %s: %w", claim.Name, err)
 			}
 		}

@@ -143,7 +143,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		again, err := c.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was told to stop
 		case err != nil:
 			log.Error(err, "a pass failed, and is repeated")
 			again = time.Second
