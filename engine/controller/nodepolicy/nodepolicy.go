@@ -96,11 +96,11 @@ func (c *Controller) forward(ctx context.Context) error {
 // Reconcile puts one policy in force.
 func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var np v1alpha1.NodePolicy
-	err := c.opts.Client.Get(ctx, req.NamespacedName, &np)
-	if client.IgnoreNotFound(err) != nil {
+	err := client.IgnoreNotFound(c.opts.Client.Get(ctx, req.NamespacedName, &np))
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if gone := err != nil; gone || np.DeletionTimestamp != nil {
+	if np.Name == "" || np.DeletionTimestamp != nil { // it is gone, or going
 		c.opts.Set.Remove(req.Name)
 		c.opts.InForce()
 		return reconcile.Result{}, nil
@@ -108,7 +108,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	before, known := c.opts.Set.Status(np.Name)
 	if !known || before.ObservedGeneration != np.Generation {
 		// What is wrong with a policy is in its status; retrying is the set's own work.
-		err := c.opts.Set.Apply(ctx, np.DeepCopy())
+		err = c.opts.Set.Apply(ctx, np.DeepCopy())
 		if ctx.Err() != nil {
 			return reconcile.Result{}, ctx.Err()
 		}
