@@ -15,7 +15,12 @@
 //	api       the Kubernetes kinds, and their CustomResourceDefinitions
 //	core      the decisions: resources < requirements < catalog < snapshot < schedule
 //	policy    hooks for rules of the user's own, in Rego and WebAssembly
-//	cloud     where nodes come from; sim has the catalogues of instance types
+//	cloud     where nodes come from: the port, a test that every provider passes, and sim
+//	state     watches become Snapshots
+//	controller  what acts: provision buys, nodeclaim makes Nodes of NodeClaims, terminate
+//	          ends them, repair and static ask for more or fewer; nodepool and nodepolicy
+//	          keep the status of what users write
+//	observe   metrics and events
 //	simulate  plans without a cluster
 //
 // # Import rules
