@@ -83,6 +83,8 @@ type history struct {
 	version int
 	// world are the objects that exist, known those that the cluster was told of last.
 	world, known map[string]client.Object
+	// gone are the UIDs that the cluster was told are gone.
+	gone map[types.UID]bool
 	// past are old versions and dead objects, for stale echoes.
 	past []client.Object
 	// held are events that come later, in order for each object.
@@ -100,7 +102,7 @@ type event struct {
 func newHistory(t testing.TB, seed uint64) *history {
 	h := &history{
 		t: t, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), shop: newShop(t),
-		world: map[string]client.Object{}, known: map[string]client.Object{},
+		world: map[string]client.Object{}, known: map[string]client.Object{}, gone: map[types.UID]bool{},
 	}
 	h.c = New(h.options())
 	h.c.OnChange(func(ch Change) { h.told = append(h.told, ch) })
@@ -157,14 +159,21 @@ func (h *history) emit(e event) {
 
 func (h *history) deliver(e event) {
 	if e.deleted {
-		if k := h.known[id(e.o)]; k != nil && k.GetUID() == e.o.GetUID() {
-			delete(h.known, id(e.o))
-		}
-		h.c.Remove(e.o)
+		h.remove(e.o)
 		return
 	}
-	h.known[id(e.o)] = e.o
+	if !h.gone[e.o.GetUID()] {
+		h.known[id(e.o)] = e.o
+	}
 	h.c.update(e.o, true)
+}
+
+func (h *history) remove(o client.Object) {
+	h.gone[o.GetUID()] = true
+	if k := h.known[id(o)]; k != nil && k.GetUID() == o.GetUID() {
+		delete(h.known, id(o))
+	}
+	h.c.Remove(o)
 }
 
 // some returns an object of the world of that type, or the zero value.
@@ -371,10 +380,7 @@ func (h *history) step() {
 			o := h.past[h.rand.IntN(len(h.past))]
 			h.say("stale echo of %s v%s", id(o), o.GetResourceVersion())
 			if h.rand.IntN(4) == 0 && h.world[id(o)] == nil {
-				h.c.Remove(o)
-				if k := h.known[id(o)]; k != nil && k.GetUID() == o.GetUID() {
-					delete(h.known, id(o))
-				}
+				h.remove(o)
 			} else {
 				h.stale(o)
 			}
