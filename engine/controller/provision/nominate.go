@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -53,7 +54,8 @@ const Settle = giveUp
 type release struct {
 	mu      sync.Mutex
 	waiting map[types.UID]nodeOf // by claim
-	done    map[types.UID]bool
+	// done is when the pods of claims were named.
+	done map[types.UID]time.Time
 	// bound is when a pod was last seen to have been bound.
 	bound       time.Time
 	first, last time.Time
@@ -94,14 +96,14 @@ func (c *Controller) released(ctx context.Context, claim *karpv1.NodeClaim, node
 	r := &c.release
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done[claim.UID] {
+	if _, done := r.done[claim.UID]; done {
 		return true
 	}
 	if _, known := r.waiting[claim.UID]; known {
 		return false
 	}
 	if r.waiting == nil {
-		r.waiting, r.done = map[types.UID]nodeOf{}, map[types.UID]bool{}
+		r.waiting, r.done = map[types.UID]nodeOf{}, map[types.UID]time.Time{}
 	}
 	now := time.Now()
 	if len(r.waiting) == 0 {
@@ -139,8 +141,10 @@ func (c *Controller) letGo(ctx context.Context) {
 		c.open(ctx, batch)
 
 		r.mu.Lock()
+		now := time.Now()
+		maps.DeleteFunc(r.done, func(_ types.UID, at time.Time) bool { return now.Sub(at) > giveUp })
 		for uid := range batch {
-			r.done[uid] = true
+			r.done[uid] = now
 		}
 		r.mu.Unlock()
 	}
@@ -250,12 +254,7 @@ func (c *Controller) waiting(claim string) []*corev1.Pod {
 // follow writes the node's name again to pods that lost it, until all are bound. From those
 // that are not bound after some time it takes the name, so that they are planned anew.
 func (c *Controller) follow(ctx context.Context, claim *karpv1.NodeClaim, node string) {
-	defer func() {
-		c.release.mu.Lock()
-		delete(c.release.done, claim.UID)
-		c.release.mu.Unlock()
-		c.following.Delete(claim.UID)
-	}()
+	defer c.following.Delete(claim.UID)
 	log := ctrl.LoggerFrom(ctx)
 	var open time.Time
 	last := -1
