@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/dovetail-sh/dovetail/test/cluster/internal/spawn"
 )
 
 // Component is one program of the control plane.
@@ -137,7 +139,7 @@ type Cluster struct {
 	serviceIP net.IP
 	admin     *rest.Config
 	ports     map[string]int
-	spawner   *spawner
+	spawner   *spawn.Spawner
 
 	mu        sync.Mutex
 	processes map[Component]*process
@@ -177,7 +179,7 @@ func start(ctx context.Context, opts Options) (c *Cluster, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	c = &Cluster{opts: opts, dir: opts.Dir, processes: map[Component]*process{}, spawner: newSpawner()}
+	c = &Cluster{opts: opts, dir: opts.Dir, processes: map[Component]*process{}, spawner: spawn.New()}
 	defer func() {
 		if err != nil {
 			// The error holds what matters of the logs.
@@ -283,7 +285,7 @@ func (c *Cluster) Stop() {
 	for _, component := range slices.Backward(components) {
 		c.stop(component, syscall.SIGTERM)
 	}
-	c.spawner.stop()
+	c.spawner.Stop()
 	if c.temp && !c.opts.KeepDir {
 		// What is left in the temporary folder does no harm.
 		_ = os.RemoveAll(c.dir)
@@ -362,7 +364,7 @@ func (c *Cluster) running(component Component) bool { return c.Pid(component) !=
 func (c *Cluster) launch(component Component) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, err := c.spawner.start(c.opts.Binary, append([]string{string(component)}, c.args(component)...),
+	p, err := startProcess(c.spawner, c.opts.Binary, append([]string{string(component)}, c.args(component)...),
 		[]string{"GOGC=" + strconv.Itoa(c.opts.GOGC)}, c.LogFile(component))
 	if err != nil {
 		return fmt.Errorf("start %s: %w", component, err)

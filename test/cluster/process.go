@@ -4,34 +4,11 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"runtime"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/dovetail-sh/dovetail/test/cluster/internal/spawn"
 )
-
-// spawner starts processes from one thread that lives as long as it does: the kernel
-// kills them when the thread that started them ends, which must not be before this
-// process does.
-type spawner struct {
-	work chan func()
-	once sync.Once
-}
-
-func newSpawner() *spawner {
-	s := &spawner{work: make(chan func())}
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		for f := range s.work {
-			f()
-		}
-	}()
-	return s
-}
-
-// stop ends the thread. Processes that still run may be killed by that.
-func (s *spawner) stop() { s.once.Do(func() { close(s.work) }) }
 
 // process is a program that was started.
 type process struct {
@@ -42,9 +19,9 @@ type process struct {
 	err error
 }
 
-// start runs a program in a process group of its own, with env added to this process'
+// startProcess runs a program in a process group of its own, with env added to this process'
 // and its output appended to the file log.
-func (s *spawner) start(binary string, args, env []string, log string) (*process, error) {
+func startProcess(spawner *spawn.Spawner, binary string, args, env []string, log string) (*process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -53,12 +30,8 @@ func (s *spawner) start(binary string, args, env []string, log string) (*process
 	cmd := exec.Command(binary, args...) //nolint:noctx // it outlives every context: stop ends it
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = file, file
-	// Its own group: ^C at a terminal is for this process, which stops it in order.
-	cmd.SysProcAttr = processAttributes()
 	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
-	started := make(chan error)
-	s.work <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	if err := spawner.Start(cmd); err != nil {
 		return nil, err
 	}
 	go func() {

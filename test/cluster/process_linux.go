@@ -1,9 +1,0 @@
-package cluster
-
-import "syscall"
-
-// processAttributes ties a process to the thread that starts it: it does not outlive
-// this process even if this one is killed.
-func processAttributes() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
