@@ -25,13 +25,21 @@ help: ## list the targets
 run: ## start a control plane, a simulated cloud and Dovetail here, and show nodes appear for examples/quickstart, or for ARGS="file folder ..."
 	@go run ./cmd/dovetail-try $(ARGS)
 
+.PHONY: up
+up: ## start a control plane without Dovetail, ARGS="--nodes 3 --apply folder"; make down stops it
+	@go run ./cmd/dovetail-cluster up $(ARGS)
+
+.PHONY: down
+down: ## stop the control plane that make up started
+	@go run ./cmd/dovetail-cluster down
+
 .PHONY: test
 test: test-unit test-modules e2e ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers, end to end
 
 .PHONY: test-unit
 test-unit: ## run the unit tests and fuzz seeds of the product
 	@echo "== unit tests and fuzz seeds"
-	@go test $$(go list ./... | grep -vE '/engine/policy|/test/(cluster|e2e)')
+	@go test $$(go list ./... | grep -vE '/engine/policy|/test/(cluster|e2e)|/cmd/dovetail-cluster')
 	@echo "== unit tests of policies, which hold them to time limits: one package at a time"
 	@go test -p 1 ./engine/policy/...
 
@@ -46,7 +54,7 @@ controlplane: ## build the control plane of the end-to-end tests and make run; c
 .PHONY: e2e
 e2e: controlplane ## run the end-to-end tests on a real control plane; RUN=regexp selects
 	@echo "== end to end"
-	@go test -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/cluster/... ./test/e2e/...
+	@go test -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/cluster/... ./cmd/dovetail-cluster ./test/e2e/...
 
 .PHONY: chaos
 chaos: controlplane ## kill the controller KILLS=200 times under load, and count what is left over
