@@ -170,15 +170,17 @@ func (s *scene) running(n int32, change ...func(*corev1.Pod)) karpv1.NodeClaim {
 	s.Helper()
 	s.deployment(n, change...)
 	_, nodes := s.run(int(n))
-	for name := range nodes {
+	var found karpv1.NodeClaim
+	s.eventually("the pods' node has a claim that is ready", func() error {
 		for _, c := range s.claimsOf() {
-			if c.Status.NodeName == name {
-				return c
+			if nodes[c.Status.NodeName] != nil && c.Conditions().IsTrue(karpv1.ConditionReady) {
+				found = c
+				return nil
 			}
 		}
-	}
-	s.Fatal("pods run on a node without a claim")
-	return karpv1.NodeClaim{}
+		return fmt.Errorf("%d claims", len(s.claimsOf()))
+	})
+	return found
 }
 
 func (s *scene) replaced(old *karpv1.NodeClaim, pods int) {

@@ -158,6 +158,15 @@ func TestFromZero(t *testing.T) {
 	s.class()
 	pool := s.pool()
 	s.pods(1)
+	s.run(1)
+	s.eventually("the claim is ready", func() error {
+		for _, c := range s.claimsOf() {
+			if c.Conditions().IsTrue(karpv1.ConditionReady) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d claims", len(s.claimsOf()))
+	})
 	_, nodes := s.run(1)
 	claims := s.claimsOf()
 	if len(claims) != 1 || len(nodes) != 1 {

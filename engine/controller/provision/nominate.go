@@ -77,8 +77,14 @@ func (c *Controller) Nominate(ctx context.Context, claim *karpv1.NodeClaim, node
 	if !ready(node) && c.opts.Now().Sub(node.CreationTimestamp.Time) < patience && c.daemonsTolerate() {
 		return step, nil
 	}
-	if takesPods(node, claim.Spec.Taints) && !c.released(ctx, claim, node) {
-		return step, nil
+	if takesPods(node, claim.Spec.Taints) {
+		if !c.released(ctx, claim, node) {
+			return step, nil
+		}
+		// An attempt that began before may have dropped a name meanwhile.
+		if err := c.name(ctx, namings(c.waiting(claim.Name), node.Name)); err != nil {
+			return 0, err
+		}
 	}
 	c.startFollowing(context.WithoutCancel(ctx), claim, node.Name)
 	return 0, nil
@@ -138,7 +144,9 @@ func (c *Controller) letGo(ctx context.Context) {
 		r.mu.Unlock()
 
 		c.confirm(ctx, batch)
-		c.open(ctx, batch)
+		for _, b := range batch {
+			c.startFollowing(ctx, b.claim, b.node)
+		}
 
 		r.mu.Lock()
 		now := time.Now()
@@ -168,39 +176,6 @@ func (c *Controller) confirm(ctx context.Context, batch map[types.UID]nodeOf) {
 			return
 		}
 	}
-}
-
-// open lets the nodes of a batch take pods, as nearly at once as can be. What fails here
-// registration does a moment later.
-func (c *Controller) open(ctx context.Context, batch map[types.UID]nodeOf) {
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 32)
-	for _, b := range batch {
-		c.startFollowing(ctx, b.claim, b.node)
-	}
-	for _, b := range batch {
-		n := c.opts.State.Node(b.node)
-		if n == nil {
-			continue
-		}
-		kept := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t corev1.Taint) bool { return t.MatchTaint(new(karpv1.UnregisteredTaint())) })
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			// An attempt that began before may have dropped a name meanwhile.
-			if err := c.name(ctx, namings(c.waiting(b.claim.Name), b.node)); err != nil {
-				ctrl.LoggerFrom(ctx).V(1).Info("naming the node of pods failed", "node", b.node, "cause", err.Error())
-			}
-			before := &corev1.Node{}
-			before.Name, before.ResourceVersion, before.Spec.Taints = n.Name, n.ResourceVersion, n.Spec.Taints
-			after := before.DeepCopy()
-			after.Spec.Taints = kept
-			if err := c.opts.Pods.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-				ctrl.LoggerFrom(ctx).V(1).Info("opening a node is left to its registration", "node", b.node, "cause", err.Error())
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // ready reports whether a node is ready, and the taints of one that is not are gone.
