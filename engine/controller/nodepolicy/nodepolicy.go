@@ -4,11 +4,14 @@ package nodepolicy
 
 import (
 	"context"
+	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,6 +55,17 @@ type Options struct {
 type Controller struct {
 	opts    Options
 	changed chan event.GenericEvent
+
+	mu sync.Mutex
+	// applied are the policies that the set was given, by name.
+	applied map[string]version
+}
+
+// version tells what a policy says from what it said before, also when another took its
+// name.
+type version struct {
+	uid        types.UID
+	generation int64
 }
 
 // New returns the controller, which acts once it is registered and runs.
@@ -62,7 +76,7 @@ func New(opts Options) *Controller {
 	if opts.Refresh <= 0 {
 		opts.Refresh = time.Minute
 	}
-	return &Controller{opts: opts, changed: make(chan event.GenericEvent)}
+	return &Controller{opts: opts, changed: make(chan event.GenericEvent), applied: map[string]version{}}
 }
 
 // Register adds the controller to mgr.
@@ -102,14 +116,19 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if np.Name == "" || np.DeletionTimestamp != nil { // it is gone, or going
 		c.opts.Set.Remove(req.Name)
+		c.given(req.Name, version{})
+		if c.opts.Metrics != nil {
+			c.opts.Metrics.PolicyReady.DeletePartialMatch(map[string]string{"policy": req.Name})
+		}
 		c.opts.InForce()
 		return reconcile.Result{}, nil
 	}
 	before, known := c.opts.Set.Status(np.Name)
-	if !known || before.ObservedGeneration != np.Generation {
+	if c.given(np.Name, version{np.UID, np.Generation}) || !known || before.ObservedGeneration != np.Generation {
 		// What is wrong with a policy is in its status; retrying is the set's own work.
 		err = c.opts.Set.Apply(ctx, np.DeepCopy())
 		if ctx.Err() != nil {
+			c.given(np.Name, version{})
 			return reconcile.Result{}, ctx.Err()
 		}
 		if err != nil {
@@ -136,6 +155,21 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	old := np.DeepCopy()
 	np.Status = status
 	return again, client.IgnoreNotFound(c.opts.Client.Status().Patch(ctx, &np, client.MergeFrom(old)))
+}
+
+// given notes what the set was given under a name, nothing for the zero version, and
+// reports whether that is new.
+func (c *Controller) given(name string, v version) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.applied[name] == v {
+		return false
+	}
+	c.applied[name] = v
+	if v == (version{}) {
+		delete(c.applied, name)
+	}
+	return true
 }
 
 func (c *Controller) measure(np *v1alpha1.NodePolicy, ready bool) {
@@ -165,5 +199,5 @@ func shorten(s string) string {
 	if len(s) <= most {
 		return s
 	}
-	return s[:most] + "..."
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }

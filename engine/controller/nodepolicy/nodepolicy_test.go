@@ -131,6 +131,38 @@ func TestController_Reconcile(t *testing.T) {
 	}
 }
 
+func TestController_recreated(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	first := policy("a", "ok", 1)
+	first.UID = "u1"
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(first).WithStatusSubresource(&v1alpha1.NodePolicy{}).Build()
+	set := &memory{status: map[string]v1alpha1.NodePolicyStatus{}}
+	c := New(Options{Client: cl, Set: set})
+	run := func() {
+		t.Helper()
+		if _, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	// Nobody looks between the two.
+	if err := cl.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	second := policy("a", "bad", 1)
+	second.UID = "u2"
+	if err := cl.Create(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	run()
+	if status, _ := set.Status("a"); status.LastError == "" || len(set.applied) != 2 {
+		t.Errorf("applied %v, status %+v: want the new policy of the old name", set.applied, status)
+	}
+}
+
 func TestController_shadow(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
@@ -225,4 +227,25 @@ func TestControllers_Outcome(t *testing.T) {
 			t.Errorf("NodeRegistrationHealthy is %+v, want Unknown", got)
 		}
 	})
+}
+
+// TestControllers_lostWrite has the first write of a status fail: what it said about
+// launches must still come.
+func TestControllers_lostWrite(t *testing.T) {
+	fails := true
+	b := newBench(t, pool(), class(metav1.ConditionTrue, "Succeeded", ""))
+	b.opts.Client = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if fails {
+				fails = false
+				return apierrors.NewConflict(schema.GroupResource{Resource: "nodepools"}, o.GetName(), nil)
+			}
+			return c.SubResource(sub).Patch(ctx, o, p, opts...)
+		},
+	})
+	b.run(b.reconcileStatus)
+	np := b.run(b.reconcileStatus)
+	if c := np.Conditions().Get(karpv1.ConditionNodeRegistrationHealthy); c == nil || np.Status.NodeClassObservedGeneration != 3 {
+		t.Errorf("NodeRegistrationHealthy is %+v, of NodeClass generation %d, want Unknown of 3", c, np.Status.NodeClassObservedGeneration)
+	}
 }

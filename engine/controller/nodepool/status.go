@@ -26,11 +26,6 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/policy/gate"
 )
 
-// PolicyAdmitted is the condition that says whether admit policies accept a NodePool. A
-// denied one buys nothing; its nodes stay. Ready does not depend on it, as Karpenter does
-// not know it.
-const PolicyAdmitted = "PolicyAdmitted"
-
 // unwatched is how often a NodeClass is looked at whose kind is not watched.
 const unwatched = time.Minute
 
@@ -58,8 +53,11 @@ func (c *Controllers) reconcileStatus(ctx context.Context, req reconcile.Request
 		} else {
 			changed = w.SetFalse(karpv1.ConditionNodeClassReady, class.reason, class.message) || changed
 		}
-		// What is known of launches is of another NodePool or NodeClass.
-		if renewed := c.health.renew(np, class.generation); renewed {
+		// What is known of launches is of another NodePool or NodeClass. The object says so
+		// too, since an earlier write may have been lost.
+		cond := np.Conditions().Get(karpv1.ConditionNodeRegistrationHealthy)
+		stale := cond == nil || cond.ObservedGeneration != np.Generation || np.Status.NodeClassObservedGeneration != class.generation
+		if c.health.renew(np, class.generation) || stale {
 			np.Status.NodeClassObservedGeneration = class.generation
 			changed = w.SetUnknown(karpv1.ConditionNodeRegistrationHealthy, "AwaitingReconciliation", "no launch since the NodePool or its NodeClass changed") || changed
 		}
@@ -246,9 +244,9 @@ func (c *Controllers) reconcileAdmission(ctx context.Context, req reconcile.Requ
 		case !verdict.Allowed:
 			text := strings.Join(deny, "; ")
 			c.opts.Events.Publish(observe.Event{About: np, Warning: true, Reason: observe.PolicyDenied, Message: text})
-			return w.SetFalse(PolicyAdmitted, "PolicyDenied", text)
-		case asked || np.Conditions().Get(PolicyAdmitted) != nil:
-			return w.SetTrue(PolicyAdmitted)
+			return w.SetFalse(karpv1.ConditionPolicyAdmitted, "PolicyDenied", text)
+		case asked || np.Conditions().Get(karpv1.ConditionPolicyAdmitted) != nil:
+			return w.SetTrue(karpv1.ConditionPolicyAdmitted)
 		}
 		return false
 	}), ctrl.Result{})

@@ -88,12 +88,15 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	// The state has what this controller wrote, also before a watch tells of it.
-	var live, leaving []*karpv1.NodeClaim
+	var live []*karpv1.NodeClaim
+	marked, leaving := 0, 0
 	for _, claim := range c.state.ClaimsOf(np.Name) {
 		switch {
-		case claim.DeletionTimestamp != nil:
-			leaving = append(leaving, claim)
-		case !c.state.Marked(claim.Name): // one that is being replaced has its successor
+		case claim.DeletionTimestamp != nil || claim.Conditions().IsTrue(karpv1.ConditionInstanceTerminating):
+			leaving++
+		case c.state.Marked(claim.Name):
+			marked++ // whoever replaces it makes its successor
+		default:
 			live = append(live, claim)
 		}
 	}
@@ -101,8 +104,8 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	switch {
 	case len(live) > want:
 		return c.shrink(ctx, &np, live, len(live)-want)
-	case len(live) < want && np.Conditions().IsTrue(karpv1.ConditionReady):
-		return c.grow(ctx, &np, want-len(live), len(live)+len(leaving))
+	case len(live)+marked < want && np.Conditions().IsTrue(karpv1.ConditionReady) && !np.Conditions().IsFalse(karpv1.ConditionPolicyAdmitted):
+		return c.grow(ctx, &np, want-len(live)-marked, len(live)+marked+leaving)
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
@@ -118,20 +121,38 @@ func (c *Controller) grow(ctx context.Context, np *karpv1.NodePool, n, there int
 	}
 	var errs []error
 	for range n {
-		claim := np.NewClaim()
-		claim.GenerateName = ""
-		claim.Name = np.Name[:min(len(np.Name), 57)] + "-" + rand.String(5)
-		switch err := c.Client.Create(ctx, claim); {
-		case err == nil:
+		errs = append(errs, c.create(ctx, np))
+	}
+	return result, errors.Join(errs...)
+}
+
+// attempts is how often one claim is tried to be created.
+const attempts = 3
+
+// create creates one claim. An error may hide that it was created, so it is tried under
+// the same name again: another name might make one too many.
+func (c *Controller) create(ctx context.Context, np *karpv1.NodePool) error {
+	claim := np.NewClaim()
+	claim.GenerateName = ""
+	claim.Name = np.Name[:min(len(np.Name), 57)] + "-" + rand.String(5)
+	var err error
+	for n := range attempts {
+		err = c.Client.Create(ctx, claim)
+		if n > 0 && apierrors.IsAlreadyExists(err) {
+			err = c.Client.Get(ctx, client.ObjectKeyFromObject(claim), claim)
+		}
+		if err == nil {
 			c.state.Update(claim)
 			c.Count(func(m *observe.Metrics) {
 				m.NodeClaimsCreated.WithLabelValues(observe.ReasonProvisioned, np.Name, "false").Inc()
 			})
-		case !apierrors.IsAlreadyExists(err):
-			errs = append(errs, fmt.Errorf("NodeClaim of NodePool %s: %w", np.Name, err))
+			return nil
+		}
+		if ctx.Err() != nil || apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+			break
 		}
 	}
-	return result, errors.Join(errs...)
+	return fmt.Errorf("NodeClaim of NodePool %s: %w", np.Name, err)
 }
 
 // shrink deletes n claims, those first whose end costs least.

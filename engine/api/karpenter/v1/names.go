@@ -113,6 +113,9 @@ const (
 	ConditionValidationSucceeded     = "ValidationSucceeded"
 	ConditionNodeClassReady          = "NodeClassReady"
 	ConditionNodeRegistrationHealthy = "NodeRegistrationHealthy"
+	// ConditionPolicyAdmitted says whether admit policies accept a NodePool. A denied one
+	// buys nothing; its nodes stay. Ready does not depend on it: Karpenter does not know it.
+	ConditionPolicyAdmitted = "PolicyAdmitted"
 
 	// Of NodeClaims.
 	ConditionLaunched             = "Launched"
