@@ -610,9 +610,17 @@ func (c *Cluster) ClaimsOf(pool string) []*karpv1.NodeClaim {
 	return out
 }
 
-// expectations are where snapshots are to count pods that are not bound yet.
+// expectations are where snapshots are to count pods that are not bound yet: nowhere, if
+// they need a node although one was named to them.
 func (c *Cluster) expectations() map[snapshot.PodKey]string {
 	out := map[snapshot.PodKey]string{}
+	for _, pods := range c.nominatedFor {
+		for k := range pods {
+			if c.pods[k].role == wanting {
+				out[podKey(k)] = ""
+			}
+		}
+	}
 	for k, p := range c.flying {
 		at := p.node
 		if at == "" {

@@ -70,18 +70,7 @@ func (c *Cluster) Watch(ctx context.Context, source cache.Cache) error {
 		done func() bool
 	}
 	var all []registration
-	handler := toolscache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(o any, _ bool) { c.see(o) },
-		UpdateFunc: func(_, o any) { c.see(o) },
-		DeleteFunc: func(o any) {
-			if late, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-				o = late.Obj
-			}
-			if o, ok := o.(client.Object); ok {
-				c.Remove(o)
-			}
-		},
-	}
+	handler := c.handlers()
 	for _, k := range watchedKinds(c.opts.NodeOverlays) {
 		informer, err := source.GetInformer(ctx, k.new(), cache.BlockUntilSynced(false))
 		if err != nil {
@@ -109,6 +98,21 @@ func (c *Cluster) Watch(ctx context.Context, source cache.Cache) error {
 	c.mu.Unlock()
 	go c.keep(ctx, source)
 	return nil
+}
+
+func (c *Cluster) handlers() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc:    func(o any, _ bool) { c.see(o) },
+		UpdateFunc: func(_, o any) { c.see(o) },
+		DeleteFunc: func(o any) {
+			if late, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = late.Obj
+			}
+			if o, ok := o.(client.Object); ok {
+				c.Remove(o)
+			}
+		},
+	}
 }
 
 func (c *Cluster) see(o any) {
