@@ -25,7 +25,7 @@ import (
 // built anew.
 func TestMemo(t *testing.T) {
 	offered := func(price catalog.Price) *catalog.Catalog {
-		size := resources.List{corev1.ResourceCPU: 4000, corev1.ResourceMemory: 8 << 30, corev1.ResourcePods: 50}
+		size := resources.List{corev1.ResourceCPU: 4000 + int64(price), corev1.ResourceMemory: 8 << 30, corev1.ResourcePods: 50}
 		c, errs := catalog.New([]catalog.InstanceType{{
 			Name: "m", Capacity: size, Allocatable: size.Clone(), AttachLimits: map[string]int64{"disk": 3},
 			Requirements: requirements.NewSet(requirements.In(corev1.LabelInstanceTypeStable, "m")),
@@ -37,10 +37,13 @@ func TestMemo(t *testing.T) {
 		return c
 	}
 	mode := storagev1.VolumeBindingWaitForFirstConsumer
-	for seed := range uint64(4) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			objs := busyCluster(12, 300)
+			for i, p := range objs.Pods {
+				p.Labels["rare"] = fmt.Sprint(i % 4)
+			}
 			for i := range 8 {
 				c := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("claim-%d", i), Labels: map[string]string{karpv1.NodePoolLabelKey: "default"}}}
 				c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}
@@ -51,10 +54,9 @@ func TestMemo(t *testing.T) {
 				objs.NodeClaims = append(objs.NodeClaims, c)
 			}
 			objs.StorageClasses = []*storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "disk", VolumeBindingMode: &mode}}
-			opts := Options{
-				Now: time.Unix(1000, 0), AssumeReady: true, Catalog: offered(100),
-				DefaultSpread: []corev1.TopologySpreadConstraint{{MaxSkew: 3, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway}},
-				Expected:      map[PodKey]string{},
+			opts := Options{Now: time.Unix(1000, 0), AssumeReady: true, Catalog: offered(100), Expected: map[PodKey]string{}}
+			if seed%2 == 0 {
+				opts.DefaultSpread = []corev1.TopologySpreadConstraint{{MaxSkew: 3, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.ScheduleAnyway}}
 			}
 			var memo Memo
 			for step := range 60 {
@@ -67,12 +69,15 @@ func TestMemo(t *testing.T) {
 				case 1:
 					p.Labels["app"] = fmt.Sprintf("app-%03d", r.IntN(5))
 				case 2:
-					p.Labels["rare"] = "x"
-					p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"rare": "x"}}}}
+					p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"rare": "1"}}}}
 				case 3:
 					p.Status.Phase = corev1.PodSucceeded
-				case 4:
-					claims("data")(p)
+				case 4: // two pods that are alike until their claims differ
+					n := r.IntN(2)
+					at = 20 + 200*n
+					p = objs.Pods[at].DeepCopy()
+					p.Spec.Volumes = nil
+					claims(fmt.Sprint("data-", n))(p)
 				case 5:
 					p.Spec.NodeName = ""
 					opts.Expected = map[PodKey]string{{p.Namespace, p.Name}: fmt.Sprintf("claim-%d", r.IntN(9))}
@@ -97,7 +102,7 @@ func TestMemo(t *testing.T) {
 					price := fmt.Sprint("0.0", 1+step)
 					objs.NodeOverlays = []*karpv1alpha1.NodeOverlay{{ObjectMeta: metav1.ObjectMeta{Name: "o"}, Spec: karpv1alpha1.NodeOverlaySpec{Price: &price}}}
 				case 11:
-					objs.PersistentVolumeClaims = []*corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("fast")}}}
+					objs.PersistentVolumeClaims = []*corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns-0", Name: fmt.Sprint("data-", r.IntN(4))}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: new("fast")}}}
 				case 12:
 					objs.CSINodes = []*storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: objs.Nodes[0].Name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "disk", Allocatable: &storagev1.VolumeNodeResources{Count: new(int32(step))}}}}}}
 				case 13:
