@@ -47,7 +47,7 @@ type world struct {
 }
 
 // newWorld has a class of smallTypes with the fields of spec.
-func newWorld(t *testing.T, spec string) *world {
+func newWorld(t testing.TB, spec string) *world {
 	t.Helper()
 	w := &world{clock: newClock(), memory: &sim.Memory{}}
 	w.class = &v1alpha1.SimNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", CreationTimestamp: metav1.NewTime(w.Now())}}

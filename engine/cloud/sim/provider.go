@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -138,8 +139,38 @@ func (p *Provider) className(ref *karpv1.NodeClassReference) (string, error) {
 type choice struct {
 	of   *catalog.InstanceType
 	o    *catalog.Offering
-	name cloud.Offering
 	rank int // by preference; larger is later
+}
+
+func (c choice) name() cloud.Offering { return offeringOf(c.of.Name, c.o) }
+
+// compare orders choices: first what is preferred, then what is cheap, and of what costs
+// the same what is paid for already.
+func (c choice) compare(d choice) int {
+	later := func(o *catalog.Offering) int {
+		if o.CapacityType == catalog.Reserved {
+			return 0
+		}
+		return 1
+	}
+	if n := cmp.Or(cmp.Compare(c.rank, d.rank), cmp.Compare(c.o.Price, d.o.Price), cmp.Compare(later(c.o), later(d.o))); n != 0 {
+		return n
+	}
+	return cmp.Or(cmp.Compare(c.of.Name, d.of.Name), cmp.Compare(c.o.Zone, d.o.Zone), cmp.Compare(c.o.CapacityType, d.o.CapacityType), cmp.Compare(c.o.ReservationID, d.o.ReservationID))
+}
+
+// choices are a heap: mostly the best one is all that is needed of thousands.
+type choices []choice
+
+func (c choices) Len() int           { return len(c) }
+func (c choices) Less(i, j int) bool { return c[i].compare(c[j]) < 0 }
+func (c choices) Swap(i, j int)      { c[i], c[j] = c[j], c[i] }
+func (c *choices) Push(x any)        { *c = append(*c, x.(choice)) }
+func (c *choices) Pop() any {
+	last := len(*c) - 1
+	x := (*c)[last]
+	*c = (*c)[:last]
+	return x
 }
 
 // Launch implements [cloud.Provider]. The machine boots later.
@@ -202,21 +233,23 @@ func (p *Provider) buy(ctx context.Context, st *stall, class *v1alpha1.SimNodeCl
 	if err != nil {
 		return nil, nil, err
 	}
-	reqs, choices, err := choose(sold, claim)
+	reqs, open, err := choose(sold, claim)
 	if err != nil {
 		return nil, nil, err
 	}
 	var tried []string
-	for _, c := range choices {
-		if f := failure(class, v1alpha1.FailureLaunch, c.name, claim, now); f != nil {
+	for len(open) > 0 {
+		c := heap.Pop(&open).(choice)
+		name := c.name()
+		if f := failure(class, v1alpha1.FailureLaunch, name, claim, now); f != nil {
 			return nil, nil, &cloud.CreateError{
 				Reason:  cmp.Or(f.Reason, "SimulatedFailure"),
-				Message: cmp.Or(f.Message, "launches of "+c.name.String()+" fail by a rule of "+Kind+" "+class.Name),
+				Message: cmp.Or(f.Message, "launches of "+name.String()+" fail by a rule of "+Kind+" "+class.Name),
 			}
 		}
-		if hidden(class, used, c.name, now) {
-			st.exhausted(c.name, class, now)
-			tried = append(tried, c.name.String())
+		if hidden(class, used, name, now) {
+			st.exhausted(name, class, now)
+			tried = append(tried, name.String())
 			continue
 		}
 		if !st.finite {
@@ -231,8 +264,8 @@ func (p *Provider) buy(ctx context.Context, st *stall, class *v1alpha1.SimNodeCl
 	return nil, tried, nil
 }
 
-// choose lists the offerings that meet the claim, best first.
-func choose(sold *catalog.Catalog, claim *karpv1.NodeClaim) (requirements.Set, []choice, error) {
+// choose makes a heap of the offerings that meet the claim, best first.
+func choose(sold *catalog.Catalog, claim *karpv1.NodeClaim) (requirements.Set, choices, error) {
 	invalid := func(err error) error {
 		return &cloud.CreateError{Reason: "InvalidClaim", Message: err.Error(), Err: err}
 	}
@@ -256,7 +289,7 @@ func choose(sold *catalog.Catalog, claim *karpv1.NodeClaim) (requirements.Set, [
 		}
 	}
 	zones, capacityTypes, reservations := reqs.Get(corev1.LabelTopologyZone), reqs.Get(karpv1.CapacityTypeLabelKey), reqs.Get(catalog.ReservationIDLabel)
-	var out []choice
+	var out choices
 	consider := func(t *catalog.InstanceType) {
 		if !requests.FitsIn(t.Allocatable) || t.Requirements.Intersects(reqs) != nil {
 			return
@@ -267,9 +300,11 @@ func choose(sold *catalog.Catalog, claim *karpv1.NodeClaim) (requirements.Set, [
 				o.Requirements.Intersects(reqs) != nil {
 				continue
 			}
-			c := choice{of: t, o: o, name: offeringOf(t.Name, o), rank: len(preferred)}
-			if r, ok := rank[c.name]; ok {
-				c.rank = r
+			c := choice{of: t, o: o, rank: len(preferred)}
+			if len(preferred) > 0 {
+				if r, ok := rank[c.name()]; ok {
+					c.rank = r
+				}
 			}
 			out = append(out, c)
 		}
@@ -286,15 +321,7 @@ func choose(sold *catalog.Catalog, claim *karpv1.NodeClaim) (requirements.Set, [
 			consider(&types[i])
 		}
 	}
-	later := func(o *catalog.Offering) int {
-		if o.CapacityType == catalog.Reserved {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(out, func(a, b choice) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.o.Price, b.o.Price), cmp.Compare(later(a.o), later(b.o)), cmp.Compare(a.of.Name, b.of.Name), cmp.Compare(a.o.Zone, b.o.Zone))
-	})
+	heap.Init(&out)
 	return reqs, out, nil
 }
 
@@ -321,7 +348,7 @@ func failure(class *v1alpha1.SimNodeClass, kind v1alpha1.FailureKind, o cloud.Of
 
 // newInstance is the record of a machine that is bought now.
 func newInstance(class *v1alpha1.SimNodeClass, claim *karpv1.NodeClaim, reqs requirements.Set, c choice, now time.Time) *v1alpha1.SimInstance {
-	uid, id := string(claim.UID), instanceID(claim)
+	uid, id, name := string(claim.UID), instanceID(claim), c.name()
 	in := &v1alpha1.SimInstance{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SimInstance"},
 		ObjectMeta: metav1.ObjectMeta{Name: id},
@@ -330,12 +357,12 @@ func newInstance(class *v1alpha1.SimNodeClass, claim *karpv1.NodeClaim, reqs req
 			NodePool:            claim.Labels[karpv1.NodePoolLabelKey],
 			NodeClass:           class.Name,
 			NodeClassHash:       classHash(class),
-			InstanceType:        c.name.InstanceType,
-			Zone:                c.name.Zone,
-			CapacityType:        c.name.CapacityType,
-			ReservationID:       c.name.ReservationID,
+			InstanceType:        name.InstanceType,
+			Zone:                name.Zone,
+			CapacityType:        name.CapacityType,
+			ReservationID:       name.ReservationID,
 			Price:               strconv.FormatFloat(c.o.Price.Dollars(), 'f', -1, 64),
-			ProviderID:          scheme + c.name.Zone + "/" + id,
+			ProviderID:          scheme + name.Zone + "/" + id,
 			Labels:              labels(c.of, c.o, reqs),
 			NodeLabels:          maps.Clone(class.Spec.Labels),
 			Capacity:            c.of.Capacity.Quantities(),
@@ -344,16 +371,16 @@ func newInstance(class *v1alpha1.SimNodeClass, claim *karpv1.NodeClaim, reqs req
 			LaunchLatency:       latency(class.Spec.LaunchLatency, uid, "launch"),
 			RegistrationLatency: latency(class.Spec.RegistrationLatency, uid, "registration"),
 			TerminateLatency:    latency(class.Spec.TerminateLatency, uid, "terminate"),
-			NeverRegisters:      failure(class, v1alpha1.FailureNeverRegisters, c.name, claim, now) != nil,
+			NeverRegisters:      failure(class, v1alpha1.FailureNeverRegisters, name, claim, now) != nil,
 		},
 	}
 	for _, t := range class.Spec.Taints {
 		in.Spec.Taints = append(in.Spec.Taints, *t.DeepCopy())
 	}
-	if failure(class, v1alpha1.FailureWrongProviderID, c.name, claim, now) != nil {
-		in.Spec.NodeProviderID = wrongScheme + c.name.Zone + "/" + id
+	if failure(class, v1alpha1.FailureWrongProviderID, name, claim, now) != nil {
+		in.Spec.NodeProviderID = wrongScheme + name.Zone + "/" + id
 	}
-	if f := failure(class, v1alpha1.FailureLateNotFound, c.name, claim, now); f != nil && f.For != nil {
+	if f := failure(class, v1alpha1.FailureLateNotFound, name, claim, now); f != nil && f.For != nil {
 		in.Spec.ForgetLatency = *f.For
 	}
 	return in
