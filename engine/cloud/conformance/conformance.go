@@ -544,6 +544,11 @@ func (s *suite) random(t *testing.T, rng *rand.Rand) *karpv1.NodeClaim {
 			add(in(key, values[rng.IntN(len(values))]))
 		}
 	}
+	for _, key := range o.Requirements.Keys() {
+		if values := o.Requirements[key].Values(); rng.IntN(4) == 0 && len(values) > 0 {
+			add(in(key, values[rng.IntN(len(values))]))
+		}
+	}
 	if rng.IntN(4) == 0 { // a label that no machine has is the claim's own affair
 		add(in("example.com/team", "a"))
 	}
@@ -621,7 +626,8 @@ func (s *suite) judge(t *testing.T, claim *karpv1.NodeClaim, m *cloud.Machine, p
 			t.Fatal(err)
 		}
 		value, ok := m.Labels[r.Key]
-		known := it.Requirements.Has(r.Key) || r.Key == corev1.LabelTopologyZone || r.Key == karpv1.CapacityTypeLabelKey
+		known := it.Requirements.Has(r.Key) || r.Key == corev1.LabelTopologyZone || r.Key == karpv1.CapacityTypeLabelKey ||
+			slices.ContainsFunc(it.Offerings, func(o catalog.Offering) bool { return o.Requirements.Has(r.Key) })
 		if ok && !req.Has(value) || !ok && known && !req.AllowsAbsent() {
 			t.Errorf("%s is %s with %s=%q, want %s", claim.Name, bought(m), r.Key, value, req)
 		}

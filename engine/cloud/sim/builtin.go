@@ -5,6 +5,13 @@
 //
 // [Builtin] has the instance types of EC2 in one region, [KWOK] those of Karpenter's
 // KWOK provider, and [ReadFile] reads the user's own. README.md describes the file.
+//
+// # Machines
+//
+// [Provider] sells them under the rules of SimNodeClasses. It keeps records in a [Store],
+// and what happens to a machine follows from its record and the time alone ([Advance]). So
+// the same code runs in a cluster (package kube) and in virtual time ([Memory] and
+// [Provider.Step]), and a stop at any point loses nothing.
 package sim
 
 import (

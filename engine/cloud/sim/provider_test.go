@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 	}
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, conformance.Options{New: func(t *testing.T) conformance.Cloud {
+			conformance.Run(t, conformance.Options{Claims: 150, New: func(t *testing.T) conformance.Cloud {
 				clock, memory := newClock(), &sim.Memory{}
 				class := &v1alpha1.SimNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default", CreationTimestamp: metav1.NewTime(clock.Now())}, Spec: spec}
 				memory.SetNodeClass(class)
