@@ -51,13 +51,14 @@ func texts(errs []error) string {
 	return b.String()
 }
 
-// readme returns the example of README.md.
+// readme returns the example of a catalogue file in README.md.
 func readme(t testing.TB) string {
 	data, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(data), "```yaml\n")
+	_, rest, _ := strings.Cut(string(data), "## A catalogue file\n")
+	_, rest, _ = strings.Cut(rest, "```yaml\n")
 	example, _, found := strings.Cut(rest, "```")
 	if !found {
 		t.Fatal("README.md has no example")
