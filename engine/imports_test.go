@@ -58,8 +58,8 @@ func areas() []area {
 		{path: "engine"},
 		{path: kinds, libraries: []string{"k8s.io/api", "k8s.io/apimachinery"}, pure: true, never: clients},
 		{
-			path: core, own: []string{kinds}, libraries: kubernetes, pure: true, never: clients,
-			ordered: []string{"resources", "requirements", "catalog", "snapshot", "schedule", "consolidate"},
+			path: core, own: []string{kinds}, libraries: append([]string{"github.com/robfig/cron/v3"}, kubernetes...), pure: true, never: clients,
+			ordered: []string{"resources", "requirements", "catalog", "snapshot", "candidate", "schedule", "consolidate"},
 		},
 		{path: "engine/policy", own: []string{kinds, core, "policies"}, libraries: append([]string{"github.com/robfig/cron/v3"}, kubernetes...), never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/aws"}},
 		{path: "engine/policy/rego", own: []string{kinds, core, "engine/policy", "policies"}, libraries: append([]string{"github.com/open-policy-agent/opa"}, kubernetes...), never: []string{"github.com/tetratelabs/wazero"}},
