@@ -68,14 +68,34 @@ func (s *solver) bound() catalog.Price {
 const boundSteps = 300
 
 func (s *solver) ownBound(onNew []int) catalog.Price {
-	p := relax.Problem{Dims: s.D}
+	p, _, credit := s.relaxation(onNew)
+	bound := relax.New(p).Ascend(p, relaxSteps(p))
+	return catalog.Price(max(0, math.Floor(bound-credit)))
+}
+
+// relaxSteps bounds the steps by the size of the problem.
+func relaxSteps(p *relax.Problem) int {
+	work := 1
+	for _, f := range p.Fits {
+		work += len(f) * p.Dims
+	}
+	return max(30, min(boundSteps, 20_000_000/work))
+}
+
+// relaxation is the problem of buying for so many pods of each class, without the rules
+// between pods. itemOf are the problem's items by class, -1 for none; credit is what finite
+// supplies may save.
+func (s *solver) relaxation(pods []int) (p *relax.Problem, itemOf []int, credit float64) {
+	p = &relax.Problem{Dims: s.D}
 	type key struct {
 		profile int32
 		req     string
 	}
 	items := map[key]int{}
+	itemOf = make([]int, len(pods))
 	var profiles []*profile
-	for id, n := range onNew {
+	for id, n := range pods {
+		itemOf[id] = -1
 		if n == 0 {
 			continue
 		}
@@ -98,6 +118,7 @@ func (s *solver) ownBound(onNew []int) catalog.Price {
 			profiles = append(profiles, c.profile)
 		}
 		p.Count[i] += float64(n)
+		itemOf[id] = i
 	}
 	columns, credit := s.boundColumns(profiles)
 	for _, k := range columns {
@@ -114,12 +135,7 @@ func (s *solver) ownBound(onNew []int) catalog.Price {
 			}
 		}
 	}
-	work := 1
-	for _, f := range p.Fits {
-		work += len(f) * s.D
-	}
-	bound := relax.New(&p).Ascend(&p, max(30, min(boundSteps, 20_000_000/work)))
-	return catalog.Price(max(0, math.Floor(bound-credit)))
+	return p, itemOf, credit
 }
 
 // boundColumns are the columns for a bound: for each set of profiles that accept it and

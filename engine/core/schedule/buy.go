@@ -269,6 +269,12 @@ func (s *solver) packLots(lots []*lot) {
 		return
 	}
 	p, items, columns := s.problem(lots)
+	if len(columns) == 0 {
+		for _, l := range lots {
+			s.unbook(l, l.n)
+		}
+		return
+	}
 	res := pack.Solve(p, pack.Options{DualSteps: s.dualSteps(p), Improve: s.opts.ImproveSteps})
 	s.bounds.add(lots, res.Bound)
 	next := make([]int, len(items)) // first lot of each item with pods left
@@ -386,6 +392,9 @@ func (s *solver) dualSteps(p *pack.Problem) int {
 	work := 1
 	for _, f := range p.Fits {
 		work += len(f) * p.Dims
+	}
+	if s.planner != nil {
+		return max(30, min(120, 400_000/work))
 	}
 	return max(60, min(600, 40_000_000/work))
 }
@@ -557,6 +566,13 @@ func itemKey(it *pack.Item, cols int) string {
 // candidates are the columns that may be worth buying for the lots: of columns that the
 // same lots may use, one with no less of anything and no dearer makes the other useless.
 func (s *solver) candidates(lots []*lot) []int32 {
+	if s.planner != nil {
+		return s.planner.candidates(lots)
+	}
+	return s.worthBuying(lots)
+}
+
+func (s *solver) worthBuying(lots []*lot) []int32 {
 	var sets []*columnSet
 	seen := map[int]bool{}
 	need := make([]float64, s.D)

@@ -27,7 +27,9 @@ type solver struct {
 	drivers []string
 	D       int
 
-	classes  []*class // by snapshot class; nil if no pending pod has it
+	// relevant are the classes of pods that need a place now or, for a Planner, may need one.
+	relevant []bool
+	classes  []*class // by snapshot class; nil if it is not relevant
 	demand   []int    // pending pods without a place, by class
 	pending  [][]int32
 	profiles []*profile
@@ -77,6 +79,11 @@ type solver struct {
 	bounds  bounds
 	// blame collects, by class, why domains refused pods of it.
 	blame map[int32][]Reason
+	// boundClasses are the groups that pods on nodes count in.
+	boundClasses map[int32]*boundClass
+
+	// planner is what a Planner adds; nil for Solve.
+	planner *Planner
 }
 
 // class is a snapshot class with pending pods, in numbers.
@@ -244,12 +251,24 @@ type placement struct {
 }
 
 func newSolver(ctx context.Context, snap *snapshot.Snapshot, opts Options) *solver {
+	return compile(ctx, snap, opts, nil)
+}
+
+// compile makes a solver for the pending pods and for pods, by index, that may become so.
+func compile(ctx context.Context, snap *snapshot.Snapshot, opts Options, movable []int32) *solver {
 	s := &solver{
 		ctx: ctx, snap: snap, opts: opts, dimOf: map[corev1.ResourceName]int{}, keyOf: map[string]int{},
 		kinds: map[string]int32{}, supply: map[string]int{}, blame: map[int32][]Reason{},
 		sales: map[int32][]*sale{}, placesOf: map[string][]*place{}, sets: map[string]*columnSet{}, portGroup: map[string]int32{}, byPrice: map[int32][]int32{}, exclusive: map[string]bool{}, volumeUsed: map[string]bool{}, claimed: map[string]string{},
 	}
 	s.countDemand()
+	s.relevant = make([]bool, len(snap.Classes))
+	for c, n := range s.demand {
+		s.relevant[c] = n > 0
+	}
+	for _, p := range movable {
+		s.relevant[snap.Pods[p].Class] = true
+	}
 	s.chooseDims()
 	s.compileClasses()
 	s.compileNodes()
@@ -279,11 +298,11 @@ func (s *solver) countDemand() {
 	}
 }
 
-// chooseDims picks the resources that can be scarce: those that a pending pod asks for.
+// chooseDims picks the resources that can be scarce: those that a relevant pod asks for.
 func (s *solver) chooseDims() {
 	names, drivers := map[corev1.ResourceName]bool{}, map[string]bool{}
-	for c, n := range s.demand {
-		if n == 0 {
+	for c, ok := range s.relevant {
+		if !ok {
 			continue
 		}
 		for name, v := range s.snap.Classes[c].Requests {
@@ -336,18 +355,14 @@ func (s *solver) compileClasses() {
 	filters := map[string]int32{}
 	// Groups are made for the constraints of every class that is bound or pending, since
 	// pods keep others away after they are bound.
-	relevant := make([]bool, len(s.snap.Classes))
-	for c, n := range s.demand {
-		relevant[c] = n > 0
-	}
-	seen := slices.Clone(relevant)
+	seen := slices.Clone(s.relevant)
 	for _, n := range s.snap.Nodes {
 		for _, p := range n.Pods {
 			seen[s.snap.Pods[p].Class] = true
 		}
 	}
 	for c, sc := range s.snap.Classes {
-		if relevant[c] {
+		if s.relevant[c] {
 			s.classes[c] = s.compileClass(int32(c), sc, profiles, groups, filters)
 		} else if seen[c] && len(sc.Apart) > 0 {
 			for _, t := range sc.Apart {
@@ -586,19 +601,47 @@ func (s *solver) groupsOf(sc *snapshot.Class, bySelector map[int32][]int32) []in
 	return out
 }
 
-// compileNodes makes the existing nodes and counts the pods that are bound.
-func (s *solver) compileNodes() {
-	bySelector := s.bySelector
-	type boundClass struct {
-		adds, guards []int32
+// boundClass is a class in numbers, as far as pods on nodes count.
+type boundClass struct {
+	adds, guards []int32
+}
+
+// boundClass finds the groups that count bound pods of a class.
+func (s *solver) boundClass(id int32) *boundClass {
+	if b := s.boundClasses[id]; b != nil {
+		return b
 	}
-	bound := map[int32]*boundClass{}
-	guardOf := map[[2]int64]int32{}
-	for g, gr := range s.groups {
-		if gr.kind == apartGroup {
-			guardOf[[2]int64{int64(gr.key), int64(gr.selectors[0])}] = int32(g)
+	sc := s.snap.Classes[id]
+	b := &boundClass{adds: s.groupsOf(sc, s.bySelector)}
+	for _, t := range sc.Apart {
+		key := s.topologyKey(t.Key)
+		for _, g := range s.bySelector[t.Selector] {
+			if gr := s.groups[g]; gr.kind == apartGroup && gr.key == key {
+				b.guards = append(b.guards, g)
+			}
 		}
 	}
+	s.boundClasses[id] = b
+	return b
+}
+
+// countBound counts one bound pod in its groups; k is -1 to take it away.
+func (s *solver) countBound(n *node, pod *snapshot.Pod, k int32) {
+	b := s.boundClass(pod.Class)
+	for _, g := range b.adds {
+		if pod.Terminating && s.groups[g].kind == spreadGroup {
+			continue // kube-scheduler's spread does not count pods that are leaving
+		}
+		s.countPod(n, g, k)
+	}
+	for _, g := range b.guards {
+		s.guard(n, g, k)
+	}
+}
+
+// compileNodes makes the existing nodes and counts the pods that are bound.
+func (s *solver) compileNodes() {
+	s.boundClasses = map[int32]*boundClass{}
 	s.existing = len(s.snap.Nodes)
 	s.nodes = make([]*node, 0, s.existing+64)
 	for i, sn := range s.snap.Nodes {
@@ -609,15 +652,7 @@ func (s *solver) compileNodes() {
 		n.kind = s.kindOf(sn)
 		s.setDomains(n, func(key string) (string, bool) { v, ok := sn.Labels[key]; return v, ok })
 		s.nodes = append(s.nodes, n)
-		for _, d := range sn.Missing {
-			n.ports = append(n.ports, s.snap.Daemons[d].Class.Ports...)
-			if !sn.InFlight {
-				continue // who knows why it is not there yet: only keep its place
-			}
-			for _, g := range s.daemonAdds[d] {
-				s.countPod(n, g, 1)
-			}
-		}
+		s.eachMissing(n, 1)
 		for _, p := range sn.Pods {
 			pod := &s.snap.Pods[p]
 			sc := s.snap.Classes[pod.Class]
@@ -627,25 +662,23 @@ func (s *solver) compileNodes() {
 					n.room[len(s.dims)+d]--
 				}
 			}
-			b := bound[pod.Class]
-			if b == nil {
-				b = &boundClass{adds: s.groupsOf(sc, bySelector)}
-				for _, t := range sc.Apart {
-					if g, ok := guardOf[[2]int64{int64(s.topologyKey(t.Key)), int64(t.Selector)}]; ok {
-						b.guards = append(b.guards, g)
-					}
-				}
-				bound[pod.Class] = b
-			}
-			for _, g := range b.adds {
-				if pod.Terminating && s.groups[g].kind == spreadGroup {
-					continue // kube-scheduler's spread does not count pods that are leaving
-				}
-				s.countPod(n, g, 1)
-			}
-			for _, g := range b.guards {
-				s.guard(n, g, 1)
-			}
+			s.countBound(n, pod, 1)
+		}
+	}
+}
+
+// eachMissing keeps the ports of the daemons that an existing node will have, and counts
+// their pods if its Node is not there yet; k is -1 to take the counts away.
+func (s *solver) eachMissing(n *node, k int32) {
+	for _, d := range n.existing.Missing {
+		if k > 0 {
+			n.ports = append(n.ports, s.snap.Daemons[d].Class.Ports...)
+		}
+		if !n.existing.InFlight {
+			continue // who knows why it is not there yet: only keep its place
+		}
+		for _, g := range s.daemonAdds[d] {
+			s.countPod(n, g, k)
 		}
 	}
 }

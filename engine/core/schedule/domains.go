@@ -117,6 +117,8 @@ func (s *solver) refreshSales(list []*sale) {
 func (s *solver) refreshOpen() {
 	if s.open == nil {
 		s.open = make([]bool, len(s.columns))
+	} else if s.planner != nil && s.planner.endless {
+		return
 	}
 	for k := range s.columns {
 		s.open[k] = s.limits[s.shops[s.columns[k].shop].pool] == nil && s.columns[k].supply == "" || s.roomFor(int32(k), 1) > 0

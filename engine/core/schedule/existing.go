@@ -57,6 +57,24 @@ func (s *solver) useExisting() {
 	if s.existing == 0 {
 		return
 	}
+	nodes := s.fullestFirst()
+	for {
+		moved := false
+		for _, c := range s.order() {
+			moved = s.placeOn(c, nodes) || moved
+		}
+		if !moved || !s.waiting() {
+			return
+		}
+	}
+}
+
+// fullestFirst are the existing nodes in the order in which they take pods; a Planner has
+// its own.
+func (s *solver) fullestFirst() []*node {
+	if s.planner != nil && s.planner.order != nil {
+		return s.planner.order
+	}
 	nodes := slices.Clone(s.nodes[:s.existing])
 	slices.SortStableFunc(nodes, func(a, b *node) int {
 		if a.existing.InFlight != b.existing.InFlight {
@@ -67,15 +85,7 @@ func (s *solver) useExisting() {
 		}
 		return cmp.Compare(s.freeShare(a), s.freeShare(b))
 	})
-	for {
-		moved := false
-		for _, c := range s.order() {
-			moved = s.placeOn(c, nodes) || moved
-		}
-		if !moved || !s.waiting() {
-			return
-		}
-	}
+	return nodes
 }
 
 // waiting reports whether a class with affinity to other pods has demand left.

@@ -40,6 +40,14 @@ type choice struct {
 
 // plan reads the result off the solver.
 func (s *solver) plan() Plan {
+	p := s.listed()
+	p.Bound = s.bound()
+	s.explainUnscheduled(&p)
+	return p
+}
+
+// listed is the plan without its bound and without the pods that have no place.
+func (s *solver) listed() Plan {
 	var p Plan
 	menus := map[string]*menu{}
 	order := s.settleNodes(menus)
@@ -75,8 +83,6 @@ func (s *solver) plan() Plan {
 		p.NewNodes = append(p.NewNodes, nn)
 	}
 	s.name(&p, index)
-	p.Bound = s.bound()
-	s.explainUnscheduled(&p)
 	return p
 }
 

@@ -33,6 +33,9 @@ func (s *solver) saveCounts() {
 // the others. The order that works becomes that of the plan. Pods that never pass lose
 // their place.
 func (s *solver) replay() {
+	if !slices.ContainsFunc(s.placed, func(p placement) bool { c := s.classes[p.class]; return c.hostRules || s.zonalRules(c) }) {
+		return // no order is wrong
+	}
 	for i, g := range s.groups {
 		if i < len(s.initial) {
 			g.counts, g.guards, g.total = slices.Clone(s.initial[i].counts), slices.Clone(s.initial[i].guards), s.initial[i].total
@@ -40,8 +43,12 @@ func (s *solver) replay() {
 		g.elsewhere = 0
 		g.built, g.present, g.hist, g.domains, g.least = false, nil, nil, 0, 0
 	}
-	for _, n := range s.nodes {
-		n.counts = slices.Clone(n.boundCounts)
+	for _, p := range s.placed { // the others count what they did before
+		n := s.nodes[p.node]
+		n.counts = append(n.counts[:0], n.boundCounts...)
+	}
+	for _, n := range s.nodes[s.existing:] {
+		n.counts = append(n.counts[:0], n.boundCounts...)
 	}
 	waiting := s.placed
 	order := make([]placement, 0, len(waiting))

@@ -35,7 +35,7 @@ func (s *solver) openFor(c *class) bool {
 	list := s.columnsByPrice(c.profile)
 	refused := map[string]bool{}
 	for _, k := range list {
-		if !s.open[k] || !c.fits.has(int(s.columns[k].allocID)) {
+		if !s.open[k] || !c.fits.has(int(s.columns[k].allocID)) || s.planner != nil && s.columns[k].price() >= s.planner.ceiling {
 			continue
 		}
 		probe := &node{column: k, kind: s.columnKind(k), room: s.columns[k].alloc, domains: s.domainsOf(k)}
