@@ -28,9 +28,11 @@ const (
 type collector struct {
 	*fleet.Kit
 	reader client.Reader
-	// suspects are machines without claim by provider ID, with when they were first seen.
-	// Only one collection runs at a time.
-	suspects map[string]time.Time
+	// elapsed is Options.Elapsed.
+	elapsed func() time.Duration
+	// suspects are machines without claim by provider ID, with what had elapsed when they
+	// were first seen. Only one collection runs at a time.
+	suspects map[string]time.Duration
 }
 
 func (g *collector) collect(ctx context.Context) (time.Duration, error) {
@@ -124,7 +126,7 @@ func (o owners) own(m *cloud.Machine) bool {
 
 // orphans ends the machines of this cluster that have been without claim for a while.
 func (g *collector) orphans(ctx context.Context, claims []karpv1.NodeClaim, machines []*cloud.Machine) error {
-	now, known, seen := g.Now(), ownersOf(claims), map[string]bool{}
+	now, elapsed, known, seen := g.Now(), g.elapsed(), ownersOf(claims), map[string]bool{}
 	var due []*cloud.Machine
 	for _, m := range machines {
 		if m.Ending || m.ProviderID == "" || known.own(m) {
@@ -133,10 +135,10 @@ func (g *collector) orphans(ctx context.Context, claims []karpv1.NodeClaim, mach
 		seen[m.ProviderID] = true
 		first, ok := g.suspects[m.ProviderID]
 		if !ok {
-			g.suspects[m.ProviderID] = now
+			g.suspects[m.ProviderID] = elapsed
 			continue
 		}
-		if now.Sub(first) >= orphanGrace && now.Sub(m.Created) >= orphanGrace {
+		if elapsed-first >= orphanGrace && now.Sub(m.Created) >= orphanGrace {
 			due = append(due, m)
 		}
 	}

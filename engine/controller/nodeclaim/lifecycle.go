@@ -27,10 +27,11 @@ type lifecycle struct {
 	*fleet.Kit
 	opts     Options
 	attempts *attempts
+	ages     *ages
 }
 
 func newLifecycle(kit *fleet.Kit, opts Options) *lifecycle {
-	return &lifecycle{Kit: kit, opts: opts, attempts: newAttempts()}
+	return &lifecycle{Kit: kit, opts: opts, attempts: newAttempts(), ages: newAges(opts.Elapsed)}
 }
 
 // step is one pass over a claim.
@@ -59,6 +60,7 @@ func (l *lifecycle) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.
 		}
 		claim.Name = req.Name
 		l.Forget(&claim)
+		l.ages.forget(req.Name)
 		return ctrl.Result{}, l.undo(ctx, req.Name, "")
 	}
 	if !l.ManagesClaim(&claim) {
@@ -71,6 +73,7 @@ func (l *lifecycle) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.
 		return ctrl.Result{RequeueAfter: fleet.Again}, nil
 	}
 	if !claim.DeletionTimestamp.IsZero() {
+		l.ages.forget(claim.Name)
 		return l.recordLate(ctx, &claim)
 	}
 	if controllerutil.AddFinalizer(&claim, karpv1.TerminationFinalizer) {
@@ -84,7 +87,12 @@ func (l *lifecycle) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.
 	before := claim.DeepCopy()
 	s := &step{claim: &claim, now: l.Now()}
 	s.cond = claim.Conditions().At(s.now)
+	fresh := len(claim.Status.Conditions) == 0
 	s.cond.Init()
+	if !s.cond.IsTrue(karpv1.ConditionRegistered) {
+		// Before the cloud is called, which takes as long as it takes.
+		l.ages.see(&claim, s.now, fresh, karpv1.ConditionLaunched, karpv1.ConditionRegistered)
+	}
 	var errs []error
 	for _, do := range []func(context.Context, *step) error{l.launch, l.register, l.initialize, l.live} {
 		if err := do(ctx, s); err != nil {
@@ -119,11 +127,12 @@ func (l *lifecycle) giveUp(ctx context.Context, s *step, reason string, event ob
 func (l *lifecycle) live(ctx context.Context, s *step) error {
 	c := s.claim
 	if s.cond.IsTrue(karpv1.ConditionRegistered) {
+		l.ages.forget(c.Name)
 		return nil
 	}
 	event := observe.Event{About: c, Warning: true}
 	if !s.cond.IsTrue(karpv1.ConditionLaunched) {
-		left := l.opts.LaunchTimeout - s.now.Sub(s.cond.Since(karpv1.ConditionLaunched))
+		left := l.ages.left(c, s.now, karpv1.ConditionLaunched, l.opts.LaunchTimeout)
 		if left > 0 {
 			s.within(left)
 			return nil
@@ -131,7 +140,7 @@ func (l *lifecycle) live(ctx context.Context, s *step) error {
 		event.Reason, event.Message = observe.LaunchTimeout, "Not launched within "+l.opts.LaunchTimeout.String()+because(s, karpv1.ConditionLaunched)
 		return l.timeOut(ctx, s, observe.ReasonLaunchTimeout, event)
 	}
-	left := l.opts.RegistrationTimeout - s.now.Sub(s.cond.Since(karpv1.ConditionRegistered))
+	left := l.ages.left(c, s.now, karpv1.ConditionRegistered, l.opts.RegistrationTimeout)
 	if left > 0 {
 		s.within(left)
 		return nil

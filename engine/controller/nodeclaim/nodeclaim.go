@@ -47,6 +47,9 @@ type Options struct {
 	State fleet.Mirror
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
+	// Elapsed is the time since some moment, on a clock that nobody sets. Defaults to what
+	// has passed of Now since New: times from time.Now are compared by such a clock.
+	Elapsed func() time.Duration
 
 	// Launches is how many claims are worked on at the same time, calls of the cloud
 	// included. Defaults to 1000: a worker that waits for the cloud costs little more than
@@ -84,6 +87,10 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Elapsed == nil {
+		now, begin := o.Now, o.Now()
+		o.Elapsed = func() time.Duration { return now().Sub(begin) }
 	}
 	if o.Launches <= 0 {
 		o.Launches = 1000
@@ -135,7 +142,7 @@ func New(opts Options) *Controllers {
 	return &Controllers{
 		opts:        opts,
 		lifecycle:   newLifecycle(kit, opts),
-		collector:   &collector{Kit: kit, reader: opts.Reader, suspects: map[string]time.Time{}},
+		collector:   &collector{Kit: kit, reader: opts.Reader, elapsed: opts.Elapsed, suspects: map[string]time.Duration{}},
 		consistency: &consistency{Kit: kit, checked: newTimes(opts.Now)},
 		expiration:  &expiration{Kit: kit},
 		hydration:   &hydration{Kit: kit},

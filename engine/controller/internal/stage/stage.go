@@ -61,7 +61,9 @@ type Stage struct {
 	scheme *runtime.Scheme
 	view   client.Reader
 	mu     sync.Mutex
+	begin  time.Time
 	now    time.Time
+	jumps  time.Duration
 	log    []string
 	uid    int
 }
@@ -78,7 +80,8 @@ func New(t testing.TB, objects ...client.Object) *Stage {
 			t.Fatal(err)
 		}
 	}
-	s := &Stage{t: t, now: time.Now().Truncate(time.Second)}
+	begin := time.Now().Truncate(time.Second)
+	s := &Stage{t: t, begin: begin, now: begin}
 	s.Cloud = newCloud(s.Now)
 	s.Events = observe.NewEvents(s.note, s.Now)
 	for _, o := range objects {
@@ -153,6 +156,20 @@ func (s *Stage) Now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now
+}
+
+// Elapsed is the time since New on a clock that nobody sets.
+func (s *Stage) Elapsed() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now.Sub(s.begin) - s.jumps
+}
+
+// Jump sets the clock forward, or back, in no time.
+func (s *Stage) Jump(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now, s.jumps = s.now.Add(d), s.jumps+d
 }
 
 // Pass moves the clock.
