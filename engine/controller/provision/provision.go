@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,13 +15,12 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/controller/internal/purchase"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
@@ -253,7 +253,7 @@ func (c *Controller) create(ctx context.Context, moment *state.Moment, r *gate.R
 		wg.Go(func() {
 			defer func() { <-slots }()
 			allowed, offers := r.Allowed(n)
-			claim := newClaim(pools[n.Pool], n, allowed, offers, c.opts.State.Pod)
+			claim := purchase.Claim(pools[n.Pool], n, allowed, offers, c.opts.State.Pod)
 			if f, ok := fallbacks[n.Name]; ok {
 				claim.Annotations[fact.FallbackAnnotation] = fact.FormatFallback(f)
 			}
@@ -271,30 +271,10 @@ func (c *Controller) create(ctx context.Context, moment *state.Moment, r *gate.R
 	return made, failed
 }
 
-// createOne creates one claim. After an error that leaves open whether the claim was
-// created, the same name is tried again: finding it there means that it was.
+// createOne creates one claim, and expects its pods there.
 func (c *Controller) createOne(ctx context.Context, claim *karpv1.NodeClaim, n *schedule.NewNode) error {
-	maybe := false
-	err := wait.ExponentialBackoffWithContext(ctx, wait.Backoff{Duration: 50 * time.Millisecond, Factor: 3, Jitter: 0.2, Steps: 5}, func(ctx context.Context) (bool, error) {
-		created := claim.DeepCopy()
-		err := c.opts.Client.Create(ctx, created)
-		switch {
-		case err == nil:
-			*claim = *created
-			return true, nil
-		case apierrors.IsAlreadyExists(err) && maybe:
-			return true, c.opts.Client.Get(ctx, client.ObjectKeyFromObject(claim), claim)
-		case apierrors.IsAlreadyExists(err):
-			claim.Name = claimName(n.Pool)
-			return false, nil
-		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err):
-			return false, err
-		}
-		maybe = true
-		return false, nil
-	})
-	if err != nil {
-		return fmt.Errorf("NodeClaim %s: %w", claim.Name, err)
+	if err := purchase.Create(ctx, c.opts.Client, claim); err != nil {
+		return err
 	}
 	c.opts.State.Update(claim)
 	c.opts.State.Expect(claim.Name, n.Pods)
@@ -355,12 +335,8 @@ func (c *Controller) logPlan(ctx context.Context, out *Outcome) {
 }
 
 func countsText(counts map[string]int) string {
-	names := map[string]bool{}
-	for n := range counts {
-		names[n] = true
-	}
 	var parts []string
-	for _, n := range sorted(names) {
+	for _, n := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[n], n))
 	}
 	const shown = 8
@@ -499,4 +475,22 @@ func (o *Options) measure(r *gate.Result, took time.Duration) {
 		m.PodsPlaced.WithLabelValues("existing").Add(float64(existing))
 		m.PodsPlaced.WithLabelValues("new").Add(float64(bought))
 	})
+}
+
+// byPool orders nodes so that pools take turns: a pool whose launches fail does not keep
+// those of others waiting.
+func byPool(nodes []schedule.NewNode) []int {
+	turn := map[string]int{}
+	type place struct{ index, turn int }
+	places := make([]place, len(nodes))
+	for i := range nodes {
+		places[i] = place{i, turn[nodes[i].Pool]}
+		turn[nodes[i].Pool]++
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.turn, b.turn) })
+	out := make([]int, len(places))
+	for i, p := range places {
+		out[i] = p.index
+	}
+	return out
 }

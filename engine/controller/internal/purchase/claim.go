@@ -1,14 +1,22 @@
-package provision
+// Package purchase makes NodeClaims of planned nodes, and creates them: that a pod waits or
+// that a node is replaced makes no difference to what is bought.
+package purchase
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
@@ -27,12 +35,12 @@ const (
 	flexible = 15
 )
 
-// newClaim is the NodeClaim for a planned node: the pool's template, narrowed to the
-// offerings that it may become.
-func newClaim(pool *karpv1.NodePool, n *schedule.NewNode, allowed requirements.Set, offers []schedule.Offer, pod func(snapshot.PodKey) *corev1.Pod) *karpv1.NodeClaim {
+// Claim is the NodeClaim for a planned node: the pool's template, narrowed to the offerings
+// that it may become. pod returns the objects of pods; nil for unknown ones.
+func Claim(pool *karpv1.NodePool, n *schedule.NewNode, allowed requirements.Set, offers []schedule.Offer, pod func(snapshot.PodKey) *corev1.Pod) *karpv1.NodeClaim {
 	offers = worthwhile(offers, n.Planned, allowed)
 	c := pool.NewClaim()
-	c.Name = claimName(pool.Name)
+	c.Name = Name(pool.Name)
 	c.GenerateName = ""
 	// Nothing is launched for a claim without it: a claim that has it saves a write.
 	c.Finalizers = []string{karpv1.TerminationFinalizer}
@@ -60,7 +68,7 @@ func newClaim(pool *karpv1.NodePool, n *schedule.NewNode, allowed requirements.S
 			return
 		}
 		least := reqs.Get(key).MinValues()
-		r := requirements.In(key, sorted(values)...)
+		r := requirements.In(key, slices.Sorted(maps.Keys(values))...)
 		if least > 0 {
 			r = r.WithMinValues(least)
 		}
@@ -102,9 +110,9 @@ func worthwhile(offers []schedule.Offer, planned schedule.Offer, allowed require
 	})
 }
 
-// claimName is the pool's name and five random letters, as the API server would make it.
+// Name is the pool's name and five random letters, as the API server would make it.
 // It is made here so that a creation whose answer was lost can be repeated.
-func claimName(pool string) string {
+func Name(pool string) string {
 	const letters = 5
 	return pool[:min(len(pool), 63-1-letters)] + "-" + rand.String(letters)
 }
@@ -151,29 +159,31 @@ func workload(k snapshot.PodKey, p *corev1.Pod) string {
 	return k.String()
 }
 
-func sorted(set map[string]bool) []string {
-	out := make([]string, 0, len(set))
-	for v := range set {
-		out = append(out, v)
+// Create creates a claim. After an error that leaves open whether it was created, the same
+// name is tried again: finding it there means that it was. A name that somebody else has is
+// changed. The claim is then as it is stored.
+func Create(ctx context.Context, to client.Client, claim *karpv1.NodeClaim) error {
+	maybe := false
+	err := wait.ExponentialBackoffWithContext(ctx, wait.Backoff{Duration: 50 * time.Millisecond, Factor: 3, Jitter: 0.2, Steps: 5}, func(ctx context.Context) (bool, error) {
+		created := claim.DeepCopy()
+		err := to.Create(ctx, created)
+		switch {
+		case err == nil:
+			*claim = *created
+			return true, nil
+		case apierrors.IsAlreadyExists(err) && maybe:
+			return true, to.Get(ctx, client.ObjectKeyFromObject(claim), claim)
+		case apierrors.IsAlreadyExists(err):
+			claim.Name = Name(claim.Labels[karpv1.NodePoolLabelKey])
+			return false, nil
+		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsRequestEntityTooLargeError(err):
+			return false, err
+		}
+		maybe = true
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("NodeClaim %s: %w", claim.Name, err)
 	}
-	slices.Sort(out)
-	return out
-}
-
-// byPool orders nodes so that pools take turns: a pool whose launches fail does not keep
-// those of others waiting.
-func byPool(nodes []schedule.NewNode) []int {
-	turn := map[string]int{}
-	type place struct{ index, turn int }
-	places := make([]place, len(nodes))
-	for i := range nodes {
-		places[i] = place{i, turn[nodes[i].Pool]}
-		turn[nodes[i].Pool]++
-	}
-	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.turn, b.turn) })
-	out := make([]int, len(places))
-	for i, p := range places {
-		out[i] = p.index
-	}
-	return out
+	return nil
 }
