@@ -295,18 +295,25 @@ type Resolved struct {
 	CapacityTypes []string `json:"capacityTypes"`
 }
 
-// Impact of a change of a NodePool.
+// Impact of a change of a NodePool. What could not be found out in time is missing.
 type Impact struct {
 	// Nodes the pool has now.
 	Nodes int64 `json:"nodes"`
-	// NodesDrifted by the change.
-	NodesDrifted int64 `json:"nodesDrifted"`
-	// NodesOrphaned by the change.
-	NodesOrphaned int64 `json:"nodesOrphaned"`
-	// HourlyCostDelta in micro-USD per hour, once the drifted nodes are replaced.
-	HourlyCostDelta int64 `json:"hourlyCostDelta"`
-	// PodsUnschedulable after the change.
-	PodsUnschedulable int64 `json:"podsUnschedulable"`
+	// NodesDrifted by the change; missing if that is not known.
+	NodesDrifted *int64 `json:"nodesDrifted,omitempty"`
+	// NodesOrphaned are nodes of a kind that the changed pool would not buy again; missing if
+	// that is not known.
+	NodesOrphaned *int64 `json:"nodesOrphaned,omitempty"`
+	// HourlyCostDelta in micro-USD per hour, once the drifted nodes are replaced; missing if
+	// that is not known.
+	HourlyCostDelta *int64 `json:"hourlyCostDelta,omitempty"`
+	// PodsUnschedulable after the change; missing if that is not known.
+	PodsUnschedulable *int64 `json:"podsUnschedulable,omitempty"`
+}
+
+// NoImpact is that of a NodePool which stays as it is.
+func NoImpact() Impact {
+	return Impact{NodesDrifted: new(int64), NodesOrphaned: new(int64), HourlyCostDelta: new(int64), PodsUnschedulable: new(int64)}
 }
 
 // Sibling is another NodePool.

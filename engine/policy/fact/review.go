@@ -10,9 +10,10 @@ import (
 )
 
 // Review is the question whether NodePool np may be as it is at now; with old, whether it
-// may become so from old. User, DryRun and Impact are left to the caller.
+// may become so from old. User and DryRun are left to the caller, and
+// Impact is that of no change.
 func Review(np, old *karpv1.NodePool, now time.Time) (policy.Review, error) {
-	r := policy.Review{Operation: "CREATE", BudgetWeek: Week(np.Spec.Disruption, now)}
+	r := policy.Review{Operation: "CREATE", Impact: policy.NoImpact(), BudgetWeek: Week(np.Spec.Disruption, now)}
 	var err error
 	if r.Object, err = object(np); err != nil {
 		return policy.Review{}, err

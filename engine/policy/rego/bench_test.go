@@ -288,7 +288,7 @@ func TestReplay(t *testing.T) {
 			_, err = e.Launch(t.Context(), in)
 		case 3:
 			in := sample.Admit()
-			in.Impact.NodesDrifted = int64(i % 21)
+			in.Impact.NodesDrifted = new(int64(i % 21))
 			in.Object["spec"] = map[string]any{"weight": i, "ratio": 0.5, "big": int64(1) << 60}
 			_, err = e.Admit(t.Context(), in)
 		}

@@ -126,7 +126,7 @@ func TestShippedPolicies_asOPA(t *testing.T) {
 	admit.NodePool.Labels = map[string]string{"env": "production"}
 	admit.NodePool.Limits = policy.Amounts{}
 	admit.Siblings = append(admit.Siblings, policy.Sibling{Name: "twin", Weight: 10, Overlap: true})
-	admit.Impact.NodesDrifted = 19
+	admit.Impact.NodesDrifted = new(int64(19))
 	admit.Now.Unix += 11 * 3600
 	admit.BudgetWeek = policy.BudgetWeek{Errors: []string{"bad"}, OpenMinutes: map[string]int64{"Drifted": 0}, UnlimitedMinutes: map[string]int64{"Empty": 9}}
 	admit.Resolved.PriceMax = 99_000_000

@@ -224,10 +224,11 @@ func Admit() *policy.AdmitInput {
 		Meta: meta(), Operation: "UPDATE", NodePool: Pool("web"),
 		Object:   map[string]any{"kind": "NodePool", "metadata": map[string]any{"name": "web"}},
 		User:     policy.User{Name: "kim", Groups: []string{"dev"}},
-		Impact:   policy.Impact{Nodes: 20, NodesDrifted: 1},
+		Impact:   policy.NoImpact(),
 		Siblings: []policy.Sibling{{Name: "other", Weight: 20}},
 		Totals:   totals(),
 	}
+	in.Impact.Nodes, in.Impact.NodesDrifted = 20, new(int64(1))
 	for _, t := range Types(20) {
 		in.Resolved.Types = append(in.Resolved.Types, *t)
 	}
