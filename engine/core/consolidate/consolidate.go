@@ -1,5 +1,25 @@
-// Package consolidate looks for nodes that may go: what a cluster could do without, do
-// cheaper, or has to replace.
+// Package consolidate looks for nodes that may go: what a cluster could do without, what it
+// could do cheaper, and what has to be replaced.
+//
+// Propose tries hypotheses: the cluster without some nodes, whose pods go to free room on
+// others or to new nodes that cost less. Each is planned by the same rules as pods that are
+// pending (a [schedule.Planner]), so no move ends with a pod that has no place. Moves of one
+// result follow one another: each is planned on what the ones before leave.
+//
+// # What is tried
+//
+// Waste is what a node costs beyond what its pods are worth, which is the least that new
+// nodes for them could cost together with all others (the dual of the packing problem). It
+// bounds what can be saved: a node without waste need not be looked at. Nodes are tried in the
+// order of waste per eviction, first for going without a replacement, onto nodes that are
+// worth keeping; then alone and together with others of much waste, up to MaxNodes of them,
+// for a cheaper set of new nodes: right-sizing, merging, splitting and N to M are the same.
+//
+// # Why it comes to rest
+//
+// A move must lower the sum of costs, and that of cost and bias; a replacement must save
+// MinSaving of what it replaces. So no move undoes another, and small changes of prices move
+// nothing.
 package consolidate
 
 import (
@@ -8,16 +28,23 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
 
 // Defaults of Options.
 const (
+	// DefaultMinSaving is more than prices that move 3 % up or down can differ.
 	DefaultMinSaving = 60
+	// DefaultSpotTypes is as upstream's.
 	DefaultSpotTypes = 15
-	DefaultTrials    = 4000
+	DefaultTrials    = 3000
+	DefaultMaxNodes  = 16
 )
+
+// BalancedScore is the score from which on a move of a Balanced NodePool is worth it (§5.15).
+const BalancedScore = 0.5
 
 // Options tune one call to Propose. The zero value is ready to use, with nothing to disrupt.
 type Options struct {
@@ -34,14 +61,17 @@ type Options struct {
 	// replaces one that is spot too. Defaults to DefaultSpotTypes; negative means that spot
 	// nodes are never replaced by spot nodes.
 	SpotTypes int
+	// MaxNodes is the largest number of nodes that one move replaces. Defaults to
+	// DefaultMaxNodes.
+	MaxNodes int
+	// Trials bounds the hypotheses examined by one call. Defaults to DefaultTrials.
+	Trials int
 	// Approve is asked about each move before it becomes part of the result, in order; nil
-	// approves of all.
+	// approves of all. A move that is denied is not made, and the search goes on.
 	Approve func(ctx context.Context, m *Move) (Verdict, error)
 	// Held are nodes, by name, that must not go now for a reason besides those that the
 	// candidates know, such as a policy that wants to be asked again later.
 	Held map[string]candidate.Reason
-	// Trials bounds the hypotheses examined by one call. Defaults to DefaultTrials.
-	Trials int
 	// Rotation remembers across calls whose turn it is; nil starts from the beginning.
 	Rotation *Rotation
 }
@@ -59,48 +89,126 @@ type Move struct {
 	Reason karpv1.DisruptionReason
 	// Nodes that go, by name.
 	Nodes []string
-	// Plan says where their pods go. It is for Before without Nodes.
+	// Plan says where their pods go, on the cluster that the moves before this one leave. It
+	// has no Bound and no Unscheduled.
 	Plan schedule.Plan
-	// Before is the cluster as it is after the moves in front of this one.
-	Before *snapshot.Snapshot
-	// Cost and NewCost are what Nodes and their replacements cost per hour.
+	// Cost and NewCost are what Nodes and their replacements cost per hour. Bias and NewBias
+	// only rank. Cost is 0 for nodes whose price is not known.
 	Cost, NewCost catalog.Price
-	// Ceiling is the most that all replacements together may cost: alternatives that are
-	// dearer than their part of it must not be bought.
+	Bias, NewBias catalog.Price
+	// Ceiling is the most that all replacements together may cost; 0 is any amount.
 	Ceiling catalog.Price
-	// Evictions is the number of pods that move, Disruption what that costs (§5.4).
+	// Evictions is the number of pods that move, Disruption what moving them costs (§5.4).
 	Evictions  int
 	Disruption float64
-	// Score is the share of savings over that of disruption (§5.15), by pool that is
-	// Balanced.
+	// Score is the share of savings over that of disruption (§5.15), by the name of each
+	// NodePool that is Balanced.
 	Score map[string]float64
 }
 
-// Saving is what the move saves per hour.
+// Saving is what the move saves per hour. It is negative if it costs.
 func (m *Move) Saving() catalog.Price { return m.Cost - m.NewCost }
+
+// Allowed are the requirements of a new node of the move, narrowed to offerings that keep it
+// below the ceiling whichever of them is launched, and these offerings, cheapest first.
+func (m *Move) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offer) {
+	set, offers := n.Requirements(), n.Alternatives()
+	if m.Ceiling <= 0 {
+		return set, offers
+	}
+	return narrow(set, offers, n.Planned, m.share(n))
+}
+
+// share is the most that one new node of the move may cost: the ceiling is divided as the
+// planned costs are.
+func (m *Move) share(n *schedule.NewNode) catalog.Price {
+	if m.NewCost <= 0 {
+		return m.Ceiling / catalog.Price(max(len(m.Plan.NewNodes), 1))
+	}
+	return max(n.Planned.Cost, catalog.Price(float64(m.Ceiling)*float64(n.Planned.Cost)/float64(m.NewCost)))
+}
 
 // Result is what Propose found.
 type Result struct {
-	// Moves in the order of worth. They may be made together.
+	// Moves may be made together, in this order.
 	Moves []Move
-	// Left are all candidates that are in no move, with the reasons.
+	// Left are all candidates that are in no move, by name, with the reasons.
 	Left map[string][]candidate.Reason
-	// Cost is what all nodes whose price is known cost per hour, Target the cost of the
-	// cheapest cluster that was found for the same pods, Bound what none can go below. Target and Bound
-	// are 0 unless asked for by Options.
+	// Cost is what all nodes whose price is known cost per hour.
 	Cost catalog.Price
-	// Trials is the number of hypotheses examined, Examined the candidates whose turn came.
-	Trials, Examined int
+	// Trials is the number of hypotheses examined.
+	Trials int
 	// Complete is true if every candidate had its turn.
 	Complete bool
 }
 
-// Rotation is whose turn it is.
+// Rotation is whose turn it is. It is changed by Propose.
 type Rotation struct {
+	// next is the name of the node that comes first.
 	next string
 }
 
-// Propose finds the moves that are worth most.
+// Codes of reasons that nodes are left for, beside those of package candidate.
+const (
+	// PolicyDenied: a policy denies what could be done.
+	PolicyDenied candidate.Code = "PolicyDenied"
+	// BudgetClosed: the NodePool's budgets allow no more nodes to go.
+	BudgetClosed candidate.Code = "DisruptionBudget"
+	// NoPlace: pods would have no place without the node.
+	NoPlace candidate.Code = "PodsHaveNoPlace"
+	// SavingTooSmall: the pods are worth what the node costs, or nearly.
+	SavingTooSmall candidate.Code = "SavingTooSmall"
+	// TooFewSpotTypes: a spot node would have too few instance types to choose from.
+	TooFewSpotTypes candidate.Code = "TooFewSpotTypes"
+	// BalancedTooLow: the score is too low for the NodePool's policy Balanced.
+	BalancedTooLow candidate.Code = "BalancedScoreTooLow"
+	// Busy: the node takes pods of another move.
+	Busy candidate.Code = "TakesPods"
+	// NotReached: the node's turn comes in a later round.
+	NotReached candidate.Code = "NotExamined"
+	// NothingToGain: the node costs nothing.
+	NothingToGain candidate.Code = "CostsNothing"
+)
+
+// Propose finds moves: all nodes that can go for nothing, drifted nodes in the order of their
+// age, then what saves most per eviction. It is pure: equal arguments give equal results,
+// whatever the order of objects and candidates. The error is ctx.Err(), that of Approve or of
+// the options.
 func Propose(ctx context.Context, snap *snapshot.Snapshot, opts Options) (Result, error) {
-	return Result{}, ctx.Err()
+	s, err := newSearch(ctx, snap, opts)
+	if err != nil {
+		return Result{}, err
+	}
+	for _, stage := range []func() error{s.takeEmpty, s.takeDrifted, s.takeAway, s.replace} {
+		if err := stage(); err != nil {
+			return Result{}, err
+		}
+	}
+	return s.result(), ctx.Err()
+}
+
+// Target is the cheapest cluster that was found for the pods on the nodes that leave says may
+// go: what they cost now and what the plan's new nodes would.
+type Target struct {
+	Cost catalog.Price
+	Plan schedule.Plan
+}
+
+// Best plans the pods of all nodes that somebody manages anew, as if they could all go at once.
+// Its Plan has the Bound that no set of new nodes can go below. It takes as long as a plan for
+// all pods.
+func Best(ctx context.Context, snap *snapshot.Snapshot, candidates []candidate.Candidate, opts schedule.Options) (Target, error) {
+	t := Target{}
+	without := map[string]bool{}
+	costs := priceList(snap, opts.Costs)
+	for i := range candidates {
+		c := &candidates[i]
+		if p, ok := costs.of(c); ok {
+			without[c.Node] = true
+			t.Cost += p.cost
+		}
+	}
+	plan, err := schedule.Solve(ctx, snap.Fork(without), opts)
+	t.Plan = plan
+	return t, err
 }

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -56,9 +57,6 @@ type PlannerNodes struct {
 	Leave map[string]bool
 	// Closed are nodes, by name, that take no pod that moves.
 	Closed map[string]bool
-	// Order ranks nodes, by name: those with a smaller rank take pods first, the fullest of
-	// equal ones. A missing rank is 0.
-	Order map[string]float64
 }
 
 // NewPlanner compiles snap. It returns the error of [Options.Validate] or ctx.Err().
@@ -97,7 +95,7 @@ func NewPlanner(ctx context.Context, snap *snapshot.Snapshot, nodes PlannerNodes
 		p.movable[i] = nodes.Leave[n.name]
 		p.closed[i] = nodes.Closed[n.name] || n.existing.InFlight || !n.existing.Initialized
 	}
-	p.order = p.ranked(nodes.Order)
+	p.order = slices.DeleteFunc(slices.Clone(s.fullestFirst()), func(n *node) bool { return p.closed[n.index] })
 	s.existing = len(s.nodes)
 	s.placed, s.open = nil, nil
 	for i := range s.demand { // pods that found no place are none of ours
@@ -121,20 +119,10 @@ func NewPlanner(ctx context.Context, snap *snapshot.Snapshot, nodes PlannerNodes
 // moves reports whether a pod needs another node when its own goes.
 func moves(p *snapshot.Pod) bool { return !p.Daemon && !p.Terminating }
 
-// ranked are the nodes that take pods, in order.
-func (p *Planner) ranked(rank map[string]float64) []*node {
-	full := p.s.fullestFirst()
-	full = slices.DeleteFunc(slices.Clone(full), func(n *node) bool { return p.closed[n.index] })
-	slices.SortStableFunc(full, func(a, b *node) int {
-		switch x, y := rank[a.name], rank[b.name]; {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return 0
-	})
-	return full
+// Rank makes nodes with a smaller rank, by name, take pods first; of equal ones, and before
+// the first call of all, the fullest does. A missing rank is 0.
+func (p *Planner) Rank(rank map[string]float64) {
+	slices.SortStableFunc(p.order, func(a, b *node) int { return cmp.Compare(rank[a.name], rank[b.name]) })
 }
 
 // save makes the present state the one that hypotheses start from. touched are the nodes

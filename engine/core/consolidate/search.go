@@ -1,0 +1,708 @@
+package consolidate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+)
+
+// search is one run of Propose.
+type search struct {
+	ctx     context.Context
+	snap    *snapshot.Snapshot
+	opts    Options
+	prices  prices
+	planner *schedule.Planner
+	// all are the candidates by name, byName indexes them.
+	all    []*item
+	byName map[string]*item
+	pools  map[string]*poolSum
+	// allowances are the budgets by pool and reason.
+	allowances map[string]map[karpv1.DisruptionReason]*candidate.Allowance
+
+	moves  []Move
+	trials int
+	// unseen is true if a turn was skipped because trials ran out.
+	unseen bool
+}
+
+// item is a candidate with what it costs.
+type item struct {
+	*candidate.Candidate
+	price
+	priced bool
+	// waste is what the node costs beyond what its pods are worth; see the package.
+	waste float64
+	// gone is true once a move has the node, busy once a move puts pods on it.
+	gone, busy bool
+	// why are reasons found in the search.
+	why []candidate.Reason
+}
+
+// ratio is the most that disrupting the node can save for each unit of disruption.
+func (i *item) ratio() float64 { return i.waste / i.Candidate.Cost }
+
+// poolSum is what the score of a Balanced NodePool is relative to.
+type poolSum struct {
+	balanced         bool
+	cost, disruption float64
+}
+
+func (o Options) withDefaults() Options {
+	o.MinSaving = cmp.Or(o.MinSaving, DefaultMinSaving)
+	o.SpotTypes = cmp.Or(o.SpotTypes, DefaultSpotTypes)
+	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
+	o.Trials = cmp.Or(o.Trials, DefaultTrials)
+	if o.Rotation == nil {
+		o.Rotation = &Rotation{}
+	}
+	if o.Solve.ImproveSteps == 0 {
+		o.Solve.ImproveSteps = improveSteps
+	}
+	return o
+}
+
+// improveSteps bounds the improvement of each of the many plans.
+const improveSteps = 40
+
+// Validate names every field that holds a value which is not allowed.
+func (o Options) Validate() error {
+	var errs []error
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"maxNodes", o.MaxNodes}, {"trials", o.Trials}} {
+		if f.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %d: must not be negative", f.name, f.value))
+		}
+	}
+	if o.MinSaving >= 1000 {
+		errs = append(errs, fmt.Errorf("minSaving: %d: must be less than 1000 permille", o.MinSaving))
+	}
+	return errors.Join(append(errs, o.Solve.Validate())...)
+}
+
+func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*search, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	s := &search{
+		ctx: ctx, snap: snap, opts: opts.withDefaults(), prices: priceList(snap, opts.Solve.Costs),
+		byName: map[string]*item{}, pools: map[string]*poolSum{}, allowances: map[string]map[karpv1.DisruptionReason]*candidate.Allowance{},
+	}
+	for i := range s.opts.Allowances {
+		a := s.opts.Allowances[i]
+		if s.allowances[a.Pool] == nil {
+			s.allowances[a.Pool] = map[karpv1.DisruptionReason]*candidate.Allowance{}
+		}
+		s.allowances[a.Pool][a.Reason] = &a
+	}
+	here := map[string]bool{}
+	for _, n := range snap.Nodes {
+		here[n.Name] = true
+	}
+	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}}
+	for i := range s.opts.Candidates {
+		it := &item{Candidate: &s.opts.Candidates[i]}
+		if !here[it.Node] {
+			continue
+		}
+		it.price, it.priced = s.prices.of(it.Candidate)
+		s.all = append(s.all, it)
+		s.byName[it.Node] = it
+		s.count(it)
+		if !it.Destination && it.Claim != "" {
+			nodes.Closed[it.Node] = true
+		}
+		if s.eligible(it, karpv1.DisruptionReasonUnderutilized) || s.eligible(it, karpv1.DisruptionReasonEmpty) || s.drifted(it) {
+			nodes.Leave[it.Node] = true
+		}
+	}
+	slices.SortFunc(s.all, func(a, b *item) int { return strings.Compare(a.Node, b.Node) })
+	if len(nodes.Leave) == 0 {
+		return s, ctx.Err()
+	}
+	var err error
+	if s.planner, err = schedule.NewPlanner(ctx, snap, nodes, s.opts.Solve); err != nil {
+		return nil, err
+	}
+	// What takes pods first stays longest: nodes that cannot go, then those of little waste.
+	values := s.planner.Values()
+	var leaving []*item
+	for _, n := range snap.Nodes {
+		it := s.byName[n.Name]
+		if it == nil || !nodes.Leave[n.Name] {
+			continue
+		}
+		worth := 0.0
+		for _, p := range n.Pods {
+			if pod := &snap.Pods[p]; !pod.Daemon && !pod.Terminating {
+				worth += values[pod.Class]
+			}
+		}
+		it.waste = float64(it.cost+it.bias) - worth
+		leaving = append(leaving, it)
+	}
+	slices.SortStableFunc(leaving, worthwhile)
+	rank := make(map[string]float64, len(leaving))
+	for i, it := range leaving {
+		rank[it.Node] = float64(len(leaving) - i)
+	}
+	s.planner.Rank(rank)
+	return s, ctx.Err()
+}
+
+// count adds a node to the sums of its pool.
+func (s *search) count(it *item) {
+	pool := s.prices.pools[it.Pool]
+	if pool == nil {
+		return
+	}
+	sum := s.pools[it.Pool]
+	if sum == nil {
+		sum = &poolSum{balanced: pool.Object != nil && pool.Object.Spec.Disruption.ConsolidationPolicy == karpv1.ConsolidationPolicyBalanced}
+		s.pools[it.Pool] = sum
+	}
+	sum.cost += float64(it.cost)
+	sum.disruption += it.Candidate.Cost
+}
+
+// eligible reports whether a node may go for a reason, budgets apart.
+func (s *search) eligible(it *item, reason karpv1.DisruptionReason) bool {
+	_, held := s.opts.Held[it.Node]
+	return !held && len(it.Blocked(reason)) == 0
+}
+
+func (s *search) drifted(it *item) bool {
+	return it.Drifted != "" && !it.Static && s.eligible(it, karpv1.DisruptionReasonDrifted)
+}
+
+// free reports whether a node can still be part of a move.
+func (it *item) free() bool { return !it.gone && !it.busy }
+
+// left is how many more nodes of a pool may go for a reason.
+func (s *search) left(pool string, reason karpv1.DisruptionReason) int {
+	a := s.allowances[pool][reason]
+	switch {
+	case a == nil:
+		return 0
+	case a.Unlimited:
+		return math.MaxInt
+	}
+	return a.Left
+}
+
+// spend counts the nodes of a move against all budgets of their pools: budgets bound how many
+// nodes are disrupted, whatever for.
+func (s *search) spend(items []*item) {
+	for _, it := range items {
+		for _, a := range s.allowances[it.Pool] {
+			a.Left = max(a.Left-1, 0)
+			a.Consumed++
+		}
+	}
+}
+
+// within keeps of items as many as the budgets of their pools let go.
+func (s *search) within(items []*item, reason karpv1.DisruptionReason) []*item {
+	used := map[string]int{}
+	var out []*item
+	for _, it := range items {
+		if used[it.Pool] < s.left(it.Pool, reason) {
+			used[it.Pool]++
+			out = append(out, it)
+		}
+	}
+	return out
+}
+
+// turn reports whether there are trials left for one more.
+func (s *search) turn() bool {
+	if s.trials >= s.opts.Trials {
+		s.unseen = true
+	}
+	return s.trials < s.opts.Trials && s.ctx.Err() == nil
+}
+
+// takeEmpty deletes nodes on which nothing runs that needs a place. Nodes that cost nothing
+// although their price is known, such as prepaid reservations, stay: others may move there.
+func (s *search) takeEmpty() error {
+	for _, it := range s.byRatio(func(it *item) bool { return it.Empty() && s.eligible(it, karpv1.DisruptionReasonEmpty) }) {
+		if it.priced && it.cost+it.bias <= 0 && it.ReservationID != "" {
+			it.why = append(it.why, candidate.Reason{Code: NothingToGain, Message: "its reservation is paid for anyway"})
+			continue
+		}
+		if s.left(it.Pool, karpv1.DisruptionReasonEmpty) == 0 {
+			s.closed(it, karpv1.DisruptionReasonEmpty)
+			continue
+		}
+		if !s.turn() {
+			return nil
+		}
+		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonEmpty, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeDrifted replaces drifted nodes, those without pods first, then the ones that have waited
+// longest. What replaces them may cost more.
+func (s *search) takeDrifted() error {
+	var list []*item
+	for _, it := range s.all {
+		if it.free() && s.drifted(it) {
+			list = append(list, it)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *item) int {
+		if a.Empty() != b.Empty() {
+			if a.Empty() {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.DriftedSince.Compare(b.DriftedSince), cmp.Compare(a.Candidate.Cost, b.Candidate.Cost))
+	})
+	for _, it := range list {
+		if it.busy {
+			continue
+		}
+		if s.left(it.Pool, karpv1.DisruptionReasonDrifted) == 0 {
+			s.closed(it, karpv1.DisruptionReasonDrifted)
+			continue
+		}
+		if !s.turn() {
+			return nil
+		}
+		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonDrifted, math.MaxInt64); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeAway deletes nodes whose pods have room on others.
+func (s *search) takeAway() error {
+	list := s.byRatio(func(it *item) bool {
+		return !it.Empty() && it.priced && it.cost > 0 && it.cost+it.bias > 0 && s.eligible(it, karpv1.DisruptionReasonUnderutilized)
+	})
+	// Half of the trials are for the best; the turn of the rest goes round.
+	for i, it := range s.rotated(list, s.opts.Trials/2) {
+		if !it.free() {
+			continue
+		}
+		if s.left(it.Pool, karpv1.DisruptionReasonUnderutilized) == 0 {
+			s.closed(it, karpv1.DisruptionReasonUnderutilized)
+			continue
+		}
+		if i >= s.opts.Trials/2 || !s.turn() {
+			s.unseen = true
+			break
+		}
+		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonUnderutilized, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace looks for nodes whose pods have a cheaper place, alone and together.
+func (s *search) replace() error {
+	least := float64(max(s.opts.MinSaving, 0)) / 1000
+	list := s.byRatio(func(it *item) bool {
+		if it.Empty() || !it.priced || !s.eligible(it, karpv1.DisruptionReasonUnderutilized) {
+			return false
+		}
+		if all := float64(it.cost + it.bias); all <= 0 || it.waste < least*all {
+			it.why = append(it.why, candidate.Reason{Code: SavingTooSmall, Message: fmt.Sprintf("its pods are worth $%.4f/h of the $%.4f/h that it costs", float64(it.cost+it.bias)/1e6-it.waste/1e6, it.cost.Dollars())})
+			return false
+		}
+		return true
+	})
+	for _, seed := range s.rotated(list, s.opts.Trials/4) {
+		if !seed.free() {
+			continue
+		}
+		if s.left(seed.Pool, karpv1.DisruptionReasonUnderutilized) == 0 {
+			s.closed(seed, karpv1.DisruptionReasonUnderutilized)
+			continue
+		}
+		if !s.turn() {
+			s.opts.Rotation.next = seed.Node
+			return nil
+		}
+		if err := s.replaceWith(seed, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceWith finds the best move that has seed in it: alone or together with those of list
+// that follow it, of its own pool first.
+func (s *search) replaceWith(seed *item, list []*item) error {
+	group := []*item{seed}
+	for _, own := range []bool{true, false} {
+		for _, it := range list {
+			if it != seed && it.free() && (it.Pool == seed.Pool) == own && len(group) < s.opts.MaxNodes {
+				group = append(group, it)
+			}
+		}
+	}
+	group = s.within(group, karpv1.DisruptionReasonUnderutilized)
+	best, bestRatio := 0, 0.0
+	for _, n := range sizes(len(group)) {
+		waste, disruption, own := 0.0, 0.0, catalog.Price(0)
+		for _, it := range group[:n] {
+			waste += it.waste
+			disruption += it.Candidate.Cost
+			own += it.cost
+		}
+		if best > 0 && waste/disruption < bestRatio {
+			continue // even if all waste were saved
+		}
+		if !s.turn() {
+			break
+		}
+		m, t := s.examine(group[:n], karpv1.DisruptionReasonUnderutilized, s.ceiling(own))
+		s.planner.Undo(t)
+		if m != nil {
+			if r := float64(m.Saving()) / disruption; r > bestRatio {
+				best, bestRatio = n, r
+			}
+		}
+	}
+	if best == 0 {
+		return nil
+	}
+	own := catalog.Price(0)
+	for _, it := range group[:best] {
+		own += it.cost
+	}
+	_, err := s.try(group[:best], karpv1.DisruptionReasonUnderutilized, s.ceiling(own))
+	return err
+}
+
+// sizes are the numbers of nodes that are tried together, up to n.
+func sizes(n int) []int {
+	var out []int
+	for _, k := range []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64} {
+		if k < n {
+			out = append(out, k)
+		}
+	}
+	return append(out, n)
+}
+
+// ceiling is the most that what replaces nodes of this cost may cost.
+func (s *search) ceiling(cost catalog.Price) catalog.Price {
+	if s.opts.MinSaving < 0 {
+		return cost - 1
+	}
+	return cost - cost*catalog.Price(s.opts.MinSaving)/1000
+}
+
+// byRatio lists the candidates that are free and suit, the most worthwhile first.
+func (s *search) byRatio(suits func(*item) bool) []*item {
+	var list []*item
+	for _, it := range s.all {
+		if it.free() && s.planner != nil && suits(it) {
+			list = append(list, it)
+		}
+	}
+	slices.SortStableFunc(list, worthwhile)
+	return list
+}
+
+// worthwhile orders nodes by what disrupting them may save, then by what it costs.
+func worthwhile(a, b *item) int {
+	return cmp.Or(-cmp.Compare(a.ratio(), b.ratio()), cmp.Compare(a.Candidate.Cost, b.Candidate.Cost), strings.Compare(a.Node, b.Node))
+}
+
+// rotated puts the node whose turn it is, and those after it by name, behind the first n.
+func (s *search) rotated(list []*item, n int) []*item {
+	if len(list) <= n || s.opts.Rotation.next == "" {
+		return list
+	}
+	out := slices.Clone(list[:n])
+	rest := slices.Clone(list[n:])
+	slices.SortFunc(rest, func(a, b *item) int { return strings.Compare(a.Node, b.Node) })
+	i, _ := slices.BinarySearchFunc(rest, s.opts.Rotation.next, func(it *item, name string) int { return strings.Compare(it.Node, name) })
+	out = append(out, rest[i:]...)
+	return append(out, rest[:i]...)
+}
+
+// closed notes that budgets keep a node.
+func (s *search) closed(it *item, reason karpv1.DisruptionReason) {
+	r := candidate.Reason{Code: BudgetClosed, Object: "NodePool " + it.Pool, Message: fmt.Sprintf("no budget lets nodes go for reason %s", reason)}
+	if a := s.allowances[it.Pool][reason]; a != nil {
+		r.Message, r.Until = a.String(), a.Opens
+	}
+	it.why = append(it.why, r)
+}
+
+// try examines a set of nodes and makes it a move if it is worth it and approved of.
+func (s *search) try(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (bool, error) {
+	m, t := s.examine(items, reason, ceiling)
+	if m == nil {
+		s.planner.Undo(t)
+		return false, nil
+	}
+	if s.opts.Approve != nil {
+		v, err := s.opts.Approve(s.ctx, m)
+		if err != nil || len(v.Deny)+len(v.Keep) > 0 {
+			s.planner.Undo(t)
+			return false, cmp.Or(err, s.shrink(items, reason, ceiling, v))
+		}
+	}
+	for _, name := range s.planner.Destinations() {
+		if it := s.byName[name]; it != nil {
+			it.busy = true
+		}
+	}
+	s.planner.Apply(t)
+	for _, it := range items {
+		it.gone = true
+	}
+	s.spend(items)
+	s.moves = append(s.moves, *m)
+	return true, nil
+}
+
+// shrink asks again without the nodes that must stay, and notes why they do.
+func (s *search) shrink(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price, v Verdict) error {
+	var rest []*item
+	cost := catalog.Price(0)
+	for _, it := range items {
+		switch r, kept := v.Keep[it.Node]; {
+		case kept:
+			it.why = append(it.why, r)
+			it.busy = true
+		case len(v.Deny) > 0:
+			it.why = append(it.why, v.Deny...)
+		default:
+			rest = append(rest, it)
+			cost += it.cost
+		}
+	}
+	if len(rest) == 0 || len(rest) == len(items) {
+		return nil
+	}
+	if ceiling > 0 && ceiling < math.MaxInt64 {
+		ceiling = s.ceiling(cost)
+	}
+	_, err := s.try(rest, reason, ceiling)
+	return err
+}
+
+// examine plans the cluster without items. The move is nil if it is not worth it; the trial
+// is open in any case.
+func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (*Move, *schedule.Trial) {
+	m := &Move{Reason: reason}
+	for _, it := range items {
+		m.Nodes = append(m.Nodes, it.Node)
+		m.Cost += it.cost
+		m.Bias += it.bias
+		m.Evictions += len(it.Pods)
+		m.Disruption += it.Candidate.Cost
+	}
+	slices.Sort(m.Nodes)
+	s.trials++
+	t := s.planner.Try(m.Nodes, ceiling)
+	if !t.Complete {
+		s.note(items, NoPlace, fmt.Sprintf("pod %s would have no place", t.Left), ceiling)
+		return nil, t
+	}
+	m.Plan = s.planner.Plan(t)
+	m.NewCost, m.NewBias = t.Cost, t.Bias
+	if reason == karpv1.DisruptionReasonDrifted || reason == karpv1.DisruptionReasonEmpty {
+		return m, t
+	}
+	if t.New > 0 {
+		if t.Cost > ceiling || t.Cost+t.Bias >= m.Cost+m.Bias {
+			s.note(items, SavingTooSmall, fmt.Sprintf("what would replace it costs $%.4f/h of $%.4f/h", t.Cost.Dollars(), m.Cost.Dollars()), ceiling)
+			return nil, t
+		}
+		m.Ceiling = ceiling
+		if have, ok := s.spotTypes(items, m); !ok {
+			s.note(items, TooFewSpotTypes, fmt.Sprintf("a spot node in its place could be of %d instance types: %d < %d", have, have, s.opts.SpotTypes), ceiling)
+			return nil, t
+		}
+		for i := range m.Plan.NewNodes {
+			if n := &m.Plan.NewNodes[i]; !n.MinValuesRelaxed && !keepsMinValues(m, n) {
+				s.note(items, SavingTooSmall, "too few instance types that cost less are left for minValues", ceiling)
+				return nil, t
+			}
+		}
+	}
+	if r := s.score(items, m); r != nil {
+		s.note(items, r.Code, r.Message, ceiling)
+		return nil, t
+	}
+	return m, t
+}
+
+// note keeps why a node alone is left: what is found of groups is not about one node.
+func (s *search) note(items []*item, code candidate.Code, message string, ceiling catalog.Price) {
+	if len(items) != 1 {
+		return
+	}
+	it := items[0]
+	for i := range it.why { // what is known with a replacement counts more than without
+		if it.why[i].Code == NoPlace || it.why[i].Code == code {
+			it.why[i] = candidate.Reason{Code: code, Message: message}
+			return
+		}
+	}
+	if ceiling == 0 && code == NoPlace && len(it.why) > 0 {
+		return
+	}
+	it.why = append(it.why, candidate.Reason{Code: code, Message: message})
+}
+
+// spotTypes reports whether every spot node that replaces spot nodes may be of enough types,
+// so that it is not replaced or interrupted again at once; else have is the number.
+func (s *search) spotTypes(items []*item, m *Move) (have int, ok bool) {
+	if !slices.ContainsFunc(items, func(it *item) bool { return it.CapacityType == catalog.Spot }) {
+		return 0, true
+	}
+	for i := range m.Plan.NewNodes {
+		n := &m.Plan.NewNodes[i]
+		if n.Planned.CapacityType != catalog.Spot {
+			continue
+		}
+		have = typesBelow(n, m.share(n))
+		if s.opts.SpotTypes < 0 || have < s.opts.SpotTypes {
+			return have, false
+		}
+	}
+	return 0, true
+}
+
+// keepsMinValues reports whether a new node below the ceiling still has the values to choose
+// from that its pool asks for.
+func keepsMinValues(m *Move, n *schedule.NewNode) bool {
+	want := n.Requirements()
+	asks := false
+	for key := range want {
+		asks = asks || want[key].MinValues() > 0
+	}
+	if !asks {
+		return true
+	}
+	got, _ := m.Allowed(n)
+	for key := range want {
+		if k := want[key].MinValues(); k > 0 && !got.Get(key).Complement() && len(got.Get(key).Values()) < k {
+			return false
+		}
+	}
+	return true
+}
+
+// score fills in the scores of the pools that are Balanced; the reason is not nil if one of
+// them is too low.
+func (s *search) score(items []*item, m *Move) *candidate.Reason {
+	type part struct{ cost, disruption float64 }
+	parts := map[string]*part{}
+	for _, it := range items {
+		if sum := s.pools[it.Pool]; sum != nil && sum.balanced {
+			if parts[it.Pool] == nil {
+				parts[it.Pool] = &part{}
+			}
+			parts[it.Pool].cost += float64(it.cost)
+			parts[it.Pool].disruption += it.Candidate.Cost
+		}
+	}
+	for _, name := range sortedKeys(parts) {
+		p, sum := parts[name], s.pools[name]
+		saving := float64(m.Saving())
+		if m.Cost > 0 {
+			saving *= p.cost / float64(m.Cost)
+		}
+		score := 0.0
+		if saving > 0 && sum.cost > 0 && sum.disruption > 0 {
+			score = (saving / sum.cost) / (p.disruption / sum.disruption)
+		}
+		if m.Score == nil {
+			m.Score = map[string]float64{}
+		}
+		m.Score[name] = score
+		if score < BalancedScore {
+			return &candidate.Reason{Code: BalancedTooLow, Message: fmt.Sprintf("its score in NodePool %s, the share of savings over that of disruption, is %.2f: %.1f is asked for", name, score, BalancedScore)}
+		}
+	}
+	return nil
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// result lists the moves, and why every other node is left.
+func (s *search) result() Result {
+	r := Result{Moves: s.moves, Left: make(map[string][]candidate.Reason, len(s.opts.Candidates)), Trials: s.trials, Complete: !s.unseen}
+	if !s.unseen {
+		s.opts.Rotation.next = ""
+	}
+	for i := range s.opts.Candidates {
+		c := &s.opts.Candidates[i]
+		it := s.byName[c.Node]
+		if it != nil {
+			r.Cost += it.cost
+			if it.gone {
+				continue
+			}
+		}
+		r.Left[c.Node] = s.reasons(c, it)
+	}
+	return r
+}
+
+// reasons says why a node is left: never nothing.
+func (s *search) reasons(c *candidate.Candidate, it *item) []candidate.Reason {
+	if h, ok := s.opts.Held[c.Node]; ok {
+		return []candidate.Reason{h}
+	}
+	var out []candidate.Reason
+	if c.Drifted != "" {
+		out = append(out, c.Blocked(karpv1.DisruptionReasonDrifted)...)
+	}
+	kind := karpv1.DisruptionReasonUnderutilized
+	if c.Empty() {
+		kind = karpv1.DisruptionReasonEmpty
+	}
+	for _, b := range c.Blocked(kind) {
+		if !slices.Contains(out, b) {
+			out = append(out, b)
+		}
+	}
+	if it != nil {
+		out = append(out, it.why...)
+		if it.busy && len(it.why) == 0 {
+			out = append(out, candidate.Reason{Code: Busy, Message: "it takes pods of another move"})
+		}
+		if len(out) == 0 && !it.priced {
+			out = append(out, candidate.Reason{Code: candidate.TypeUnknown, Message: fmt.Sprintf("what %s %s in %q costs is not known", it.CapacityType, it.InstanceType, it.Zone)})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, candidate.Reason{Code: NotReached, Message: "its turn comes in a later round"})
+	}
+	return out
+}
