@@ -26,6 +26,25 @@ type Metrics struct {
 	NodePoolLimit, NodePoolUsage *prometheus.GaugeVec // resource_type, nodepool
 	NodePoolCost                 *prometheus.GaugeVec // nodepool
 
+	// DisruptionDuration and the counters of decisions: reason, consolidation_type beside
+	// what is named.
+	DisruptionDuration                                 *prometheus.HistogramVec // reason, consolidation_type
+	DisruptionDecisions                                *prometheus.CounterVec   // decision
+	DisruptionDecisionsByPool                          *prometheus.CounterVec   // decision, nodepool
+	TerminateFirst                                     *prometheus.CounterVec   // nodepool, reason, terminate_first_reason
+	EligibleNodes                                      *prometheus.GaugeVec     // reason
+	AllowedDisruptions, BudgetConsumers                *prometheus.GaugeVec     // nodepool, reason
+	ConsolidationTimeouts, DisruptionFailedValidations *prometheus.CounterVec   // consolidation_type
+	DisruptionQueueFailures                            *prometheus.CounterVec   // decision
+	ConsolidationScore                                 *prometheus.HistogramVec // decision, nodepool, policy
+	ConsolidationMoves                                 *prometheus.CounterVec   // decision, nodepool, policy
+
+	// DisruptionCommands are those under way; DisruptionSaved is USD per hour, of commands
+	// that ended well.
+	DisruptionCommands  *prometheus.GaugeVec   // phase
+	DisruptionRollbacks *prometheus.CounterVec // reason, cause
+	DisruptionSaved     prometheus.Counter
+
 	SchedulingDuration    *prometheus.HistogramVec // controller
 	QueueDepth            *prometheus.GaugeVec     // controller, scheduling_id
 	IgnoredPods           prometheus.Gauge
@@ -128,6 +147,21 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		NodePoolUsage:      m.gauges("karpenter_nodepools_usage", "What the nodes of NodePools use of their limits.", "resource_type", "nodepool"),
 		NodePoolCost:       m.gauges("karpenter_nodepools_cost_total", "USD per hour of the nodes of NodePools.", "nodepool"),
 
+		DisruptionDuration:          m.histograms("karpenter_voluntary_disruption_decision_evaluation_duration_seconds", "Time to look for nodes that may go.", durationBuckets, "reason", "consolidation_type"),
+		DisruptionDecisions:         m.counters("karpenter_voluntary_disruption_decisions_total", "Commands decided.", "decision", "reason", "consolidation_type"),
+		DisruptionDecisionsByPool:   m.counters("karpenter_voluntary_disruption_decisions_by_nodepool_total", "Commands decided, by the NodePools of their nodes.", "decision", "reason", "consolidation_type", "nodepool"),
+		TerminateFirst:              m.counters("karpenter_voluntary_disruption_terminate_first_decisions_total", "Nodes deleted before their successor is there.", "nodepool", "reason", "terminate_first_reason"),
+		EligibleNodes:               m.gauges("karpenter_voluntary_disruption_eligible_nodes", "Nodes that nothing but budgets keeps from being disrupted.", "reason"),
+		AllowedDisruptions:          m.gauges("karpenter_nodepools_allowed_disruptions", "Nodes that budgets let be disrupted now.", "nodepool", "reason"),
+		BudgetConsumers:             m.gauges("karpenter_nodepools_nodes_consuming_budgets", "Nodes that count as disrupted.", "nodepool", "reason"),
+		ConsolidationTimeouts:       m.counters("karpenter_voluntary_disruption_consolidation_timeouts_total", "Passes that ended before every node had its turn.", "consolidation_type"),
+		DisruptionFailedValidations: m.counters("karpenter_voluntary_disruption_failed_validations_total", "Commands that no longer held when they were looked at again.", "consolidation_type"),
+		DisruptionQueueFailures:     m.counters("karpenter_voluntary_disruption_queue_failures_total", "Replacements that did not become ready.", "decision", "reason", "consolidation_type"),
+		ConsolidationScore:          m.histograms("karpenter_consolidation_score", "Share of savings over share of disruption.", []float64{.1, .25, .33, .5, 1, 2, 5, 10}, "decision", "nodepool", "policy"),
+		ConsolidationMoves:          m.counters("karpenter_consolidation_moves_total", "Moves that were scored.", "decision", "nodepool", "policy"),
+		DisruptionCommands:          m.gauges("dovetail_disruption_commands", "Commands under way.", "phase"),
+		DisruptionRollbacks:         m.counters("dovetail_disruption_rollbacks_total", "Commands taken back.", "reason", "cause"),
+
 		SchedulingDuration:    m.histograms("karpenter_scheduler_scheduling_duration_seconds", "Time to make a plan.", durationBuckets, "controller"),
 		QueueDepth:            m.gauges("karpenter_scheduler_queue_depth", "Pods that wait for a plan.", "controller", "scheduling_id"),
 		IgnoredPods:           m.gauge("karpenter_scheduler_ignored_pods_count", "Pending pods that no node can help."),
@@ -155,6 +189,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		PolicyReady:     m.gauges("dovetail_policy_ready", "1 if a revision of the policy is in force.", "policy", "hook", "runtime"),
 		PodsPlaced:      m.counters("dovetail_pods_placed_total", "Pods planned, by what they were planned onto.", "target"),
 	}
+	out.DisruptionSaved = prometheus.NewCounter(prometheus.CounterOpts{Name: "dovetail_disruption_saved_usd_per_hour_total", Help: "Cost per hour that commands have saved."})
+	m.add(out.DisruptionSaved)
 	out.NodeTermination = prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: "karpenter_nodes_termination_duration_seconds", Help: "From the deletion of nodes until their finalizer goes.", Objectives: quantiles}, []string{"nodepool"})
 	m.add(out.NodeTermination)
 	out.PodsStartup = prometheus.NewSummary(prometheus.SummaryOpts{Name: "karpenter_pods_startup_duration_seconds", Help: "From creation of pods until they run.", Objectives: quantiles})

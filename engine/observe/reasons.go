@@ -19,11 +19,20 @@ const (
 	GarbageCollected    = "GarbageCollected"
 	Expired             = "Expired"
 
-	DisruptionBlocked         = "DisruptionBlocked"
-	Unconsolidatable          = "Unconsolidatable"
-	DisruptionLaunching       = "DisruptionLaunching"
-	DisruptionWaiting         = "DisruptionWaitingReadiness"
-	DisruptionTerminating     = "DisruptionTerminating"
+	DisruptionBlocked      = "DisruptionBlocked"
+	Unconsolidatable       = "Unconsolidatable"
+	DisruptionLaunching    = "DisruptionLaunching"
+	DisruptionWaiting      = "DisruptionWaitingReadiness"
+	DisruptionTerminating  = "DisruptionTerminating"
+	ConsolidationCandidate = "ConsolidationCandidate"
+	ConsolidationApproved  = "ConsolidationApproved"
+	ConsolidationRejected  = "ConsolidationRejected"
+	// DisruptionRolledBack is a command that was taken back, with the cause.
+	DisruptionRolledBack = "DisruptionRolledBack"
+	// ExpirationUnclear is an annotation about expired nodes that cannot be read;
+	// ExpirationHerd are more nodes that expire together than budgets let go.
+	ExpirationUnclear         = "ExpirationUnclear"
+	ExpirationHerd            = "ExpirationHerd"
 	NodeRepairBlocked         = "NodeRepairBlocked"
 	RebootObserved            = "RebootObserved"
 	RebootFailed              = "RebootFailed"

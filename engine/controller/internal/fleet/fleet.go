@@ -180,6 +180,12 @@ func (k *Kit) ManagesNode(n *corev1.Node) bool {
 // told once: first reports whether it is. A claim that is going already, or another of its
 // name, is left alone.
 func (k *Kit) GiveUp(ctx context.Context, c *karpv1.NodeClaim, reason string, pods int, event *observe.Event) (first bool, err error) {
+	return k.GiveUpUnder(ctx, c, reason, "", pods, event)
+}
+
+// GiveUpUnder is GiveUp for a reason that rests on a consolidation policy, which is a metric
+// label.
+func (k *Kit) GiveUpUnder(ctx context.Context, c *karpv1.NodeClaim, reason, policy string, pods int, event *observe.Event) (first bool, err error) {
 	if !c.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
@@ -197,7 +203,7 @@ func (k *Kit) GiveUp(ctx context.Context, c *karpv1.NodeClaim, reason string, po
 		k.Events.Publish(*event)
 	}
 	k.Count(func(m *observe.Metrics) {
-		labels := []string{reason, c.Labels[karpv1.NodePoolLabelKey], c.Labels[karpv1.CapacityTypeLabelKey], "", k.TerminationMode(c)}
+		labels := []string{reason, c.Labels[karpv1.NodePoolLabelKey], c.Labels[karpv1.CapacityTypeLabelKey], policy, k.TerminationMode(c)}
 		m.NodeClaimsDisrupted.WithLabelValues(labels...).Inc()
 		m.PodsDisruptionInitiated.WithLabelValues(labels...).Add(float64(pods))
 	})
