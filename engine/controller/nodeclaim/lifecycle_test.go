@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/stage"
@@ -509,10 +510,23 @@ func TestExpiration(t *testing.T) {
 		age    time.Duration
 		gone   bool
 		after  time.Duration
+		pool   map[string]string // annotations
 	}{
 		"a claim lives as long as it may": {expire: karpv1.DurationOf(time.Hour), age: 59 * time.Minute, after: time.Minute},
 		"and no longer":                   {expire: karpv1.DurationOf(time.Hour), age: time.Hour, gone: true},
 		"or for ever":                     {expire: karpv1.NillableDuration{Text: karpv1.Never}, age: 1e6 * time.Hour},
+		"one that expires gracefully is left to disruption": {
+			expire: karpv1.DurationOf(time.Hour), age: time.Hour, after: 5 * time.Minute,
+			pool: map[string]string{v1alpha1.ExpirationAnnotation: "Graceful"},
+		},
+		"until its deadline": {
+			expire: karpv1.DurationOf(time.Hour), age: 73*time.Hour - time.Minute, after: time.Minute,
+			pool: map[string]string{v1alpha1.ExpirationAnnotation: "Graceful", v1alpha1.ExpirationDeadlineAnnotation: "72h"},
+		},
+		"and no later": {
+			expire: karpv1.DurationOf(time.Hour), age: 73 * time.Hour, gone: true,
+			pool: map[string]string{v1alpha1.ExpirationAnnotation: "Graceful", v1alpha1.ExpirationDeadlineAnnotation: "72h", v1alpha1.ExpirationWindowAnnotation: "0 2 29 2 */1h"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -520,6 +534,7 @@ func TestExpiration(t *testing.T) {
 				c.Spec.ExpireAfter = tt.expire
 				c.Finalizers = []string{karpv1.TerminationFinalizer}
 			}))
+			s.Create(&karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "default", Annotations: tt.pool}})
 			s.Pass(tt.age)
 			r, err := controllers(s).expiration.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: "a"}})
 			if err != nil || r.RequeueAfter != tt.after {
