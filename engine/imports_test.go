@@ -73,7 +73,7 @@ func areas() []area {
 		{path: "engine/cloud/aws", own: []string{kinds, core, "engine/cloud"}, libraries: append([]string{"github.com/aws", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"}, kubernetes...)},
 		{path: "engine/state", own: []string{kinds, core, "engine/cloud"}, libraries: append([]string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}, kubernetes...), never: []string{"github.com/aws", "github.com/open-policy-agent", "github.com/tetratelabs/wazero"}},
 		{path: "engine/controller", apart: true, own: []string{kinds, core, "engine/state", "engine/policy", "engine/policy/set", "engine/policy/source", "engine/cloud", "engine/observe"}, libraries: append([]string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/robfig/cron/v3"}, kubernetes...), never: []string{"github.com/aws", "github.com/open-policy-agent", "github.com/tetratelabs/wazero"}},
-		{path: "engine/webhook", own: []string{kinds, core, "engine/policy", "engine/observe"}, libraries: append([]string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/open-policy-agent/cert-controller"}, kubernetes...), never: []string{"github.com/aws"}},
+		{path: "engine/webhook", own: []string{kinds, core, "engine/policy", "engine/policy/source", "engine/observe"}, libraries: append([]string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/open-policy-agent/cert-controller"}, kubernetes...), never: []string{"github.com/aws", "github.com/open-policy-agent/opa", "github.com/tetratelabs/wazero"}},
 		{
 			path: "engine/simulate", own: []string{kinds, core, "engine/policy", "engine/cloud", "engine/cloud/sim", "engine/observe"},
 			libraries: append([]string{"sigs.k8s.io/yaml", "go.yaml.in/yaml", "github.com/robfig/cron/v3"}, kubernetes...),
