@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/requirements"
@@ -859,7 +860,7 @@ func (b *Inputs) Disrupt(snap *snapshot.Snapshot, cmd Command, owners []Owner, f
 }
 
 // DisposableAnnotation is "true" on a pod that may be killed at any time.
-const DisposableAnnotation = "policy.dovetail.sh/disposable"
+const DisposableAnnotation = v1alpha1.DisposableAnnotation
 
 // maxPods is how many pods of a command are listed; PodTotals counts all.
 const maxPods = 1000

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
@@ -42,29 +40,44 @@ type Candidate struct {
 	// DaemonSets, not terminating, not mirror pods.
 	Pods []snapshot.PodKey
 	// Disposable is the number of Pods that need no other node: they are annotated to be
-	// left out of simulations.
+	// left out of simulations. LeftOut names them.
 	Disposable int
+	LeftOut    []snapshot.PodKey
+	// Returning is the number of pods that are terminating and will be made again under
+	// their names. They need room, so the node is not empty, but no plan moves them.
+	Returning int
+	// Lost are those of Pods that nothing makes again once they are evicted, since no
+	// controller owns them.
+	Lost []snapshot.PodKey
 	// Cost is 1 plus what evicting Pods costs (§5.4).
 	Cost float64
+	// Rounds is in how many turns PodDisruptionBudgets let the pods go at the least: 1 if
+	// all may go at once. A drain takes that many times what a pod needs to become ready.
+	Rounds int
 	// Drifted says why the claim is no longer what its pool asks for; "" if it is. Since is
 	// when that began.
 	Drifted      string
 	DriftedSince time.Time
 	// Lifetime is the part of expireAfter that is left, 0 to 1; 1 without one.
 	Lifetime float64
-	// Destination is false while the node's consolidateAfter has not passed and its pool
-	// protects such nodes from taking pods of consolidation.
+	// Destination says that the node may take pods of consolidation. It may not while its
+	// consolidateAfter has not passed, if its pool protects such nodes by annotation.
 	Destination bool
-	// blocked by class of method.
-	Graceful, Eventual []Reason
+	// Graceful are the reasons against every voluntary disruption. Eventual are those
+	// against drift, for which pods are no obstacle if their end is bounded, and Repair
+	// those against replacing the node because it is unhealthy.
+	Graceful, Eventual, Repair []Reason
 	// Consolidation are the reasons against consolidation beside Graceful, Emptiness those
 	// against deleting the node for being empty beside Graceful.
 	Consolidation, Emptiness []Reason
+	// Warnings are no obstacle, but worth knowing: pods that are lost, drains that take
+	// long, annotations that are ignored.
+	Warnings []Reason
 }
 
 // Empty reports whether no pod needs another node if this one goes. Unlike upstream (§13.2
 // item 10), pods that cost nothing to evict still need one.
-func (c *Candidate) Empty() bool { return len(c.Pods) == c.Disposable }
+func (c *Candidate) Empty() bool { return len(c.Pods) == c.Disposable && c.Returning == 0 }
 
 // Blocked are the reasons against disrupting the node for reason; none if it may go.
 func (c *Candidate) Blocked(reason karpv1.DisruptionReason) []Reason {
@@ -73,6 +86,8 @@ func (c *Candidate) Blocked(reason karpv1.DisruptionReason) []Reason {
 		return append(c.Graceful[:len(c.Graceful):len(c.Graceful)], c.Emptiness...)
 	case karpv1.DisruptionReasonUnderutilized:
 		return append(c.Graceful[:len(c.Graceful):len(c.Graceful)], c.Consolidation...)
+	case karpv1.DisruptionReasonUnhealthy:
+		return c.Repair
 	}
 	return c.Eventual
 }
@@ -98,7 +113,16 @@ const (
 	OnlyWhenEmpty     Code = "ConsolidateWhenEmpty"
 	NotConsolidatable Code = "NotConsolidatable"
 	NotEmpty          Code = "NotEmpty"
+	// NodeEmpty is against consolidation: an empty node goes for being empty, within the
+	// budgets of that reason.
+	NodeEmpty Code = "NodeEmpty"
+	NoNode    Code = "NodeNotFound"
+	Rebooting Code = "Rebooting"
+
+	// Codes of warnings.
 	NoOwner           Code = "PodWithoutOwner"
+	DrainInRounds     Code = "DrainInRounds"
+	InvalidAnnotation Code = "InvalidDoNotDisruptAnnotation"
 )
 
 // Reason is one cause, as data.
@@ -118,36 +142,3 @@ func (r Reason) String() string {
 	}
 	return fmt.Sprintf("%s: %s", r.Object, r.Message)
 }
-
-// Allowance is how many nodes of a NodePool may go now for one reason.
-type Allowance struct {
-	Pool   string
-	Reason karpv1.DisruptionReason
-	// Nodes are the counted ones; Allowed is the smallest of the budgets, or Unlimited;
-	// Consumed are disrupted already; Left is what remains, never negative.
-	Nodes, Allowed, Consumed, Left int
-	// Unlimited is true if no budget is active for the reason.
-	Unlimited bool
-	// Budget is the index of the budget that decides, -1 if none does.
-	Budget int
-	// Opens is when more is allowed because of a schedule; zero if that is not known.
-	Opens time.Time
-	// Problem is an error in the budgets, by which nothing is allowed; "" if there is none.
-	Problem string
-}
-
-func (a Allowance) String() string {
-	if a.Problem != "" {
-		return a.Problem
-	}
-	if a.Unlimited {
-		return fmt.Sprintf("%s: no budget of NodePool %s is active", a.Reason, a.Pool)
-	}
-	s := fmt.Sprintf("%s: %d of %d nodes of NodePool %s may be disrupted at a time, %d are: %d may go now", a.Reason, a.Allowed, a.Nodes, a.Pool, a.Consumed, a.Left)
-	if a.Left == 0 && !a.Opens.IsZero() {
-		s += fmt.Sprintf("; spec.disruption.budgets[%d] opens at %s", a.Budget, a.Opens.UTC().Format(time.RFC3339))
-	}
-	return s
-}
-
-var _ = corev1.Pod{}

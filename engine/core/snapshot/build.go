@@ -212,11 +212,11 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 
 // protected reports whether a pod may not be moved now, and notes when that ends.
 func (b *builder) protected(p *corev1.Pod) bool {
-	is, until := protected(p, b.opts.Now)
-	if is && !until.IsZero() && (b.memo.until.IsZero() || until.Before(b.memo.until)) {
-		b.memo.until = until
+	g := ProtectionOf(p, b.opts.Now)
+	if g.On && !g.Until.IsZero() && (b.memo.until.IsZero() || g.Until.Before(b.memo.until)) {
+		b.memo.until = g.Until
 	}
-	return is
+	return g.On
 }
 
 // returns reports whether a pod that goes will come back under its name.

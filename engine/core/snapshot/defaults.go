@@ -1,15 +1,11 @@
 package snapshot
 
 import (
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 )
 
 // spreadDefaults gives pods without spread constraints those of kube-scheduler's
@@ -99,27 +95,6 @@ func (d *spreadDefaults) of(pod *corev1.Pod) ([]corev1.TopologySpreadConstraint,
 		out[i] = c
 	}
 	return out, true
-}
-
-// protected reports whether the do-not-disrupt annotation of a pod is in force, and until
-// when; the zero time is for ever.
-func protected(p *corev1.Pod, now time.Time) (bool, time.Time) {
-	v, ok := p.Annotations[karpv1.DoNotDisruptAnnotationKey]
-	if !ok {
-		return false, time.Time{}
-	}
-	if v == "true" {
-		return true, time.Time{}
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		return false, time.Time{}
-	}
-	if p.Status.StartTime == nil {
-		return true, time.Time{}
-	}
-	until := p.Status.StartTime.Add(d)
-	return now.Before(until), until
 }
 
 // disruptionBudgets finds the pods that PodDisruptionBudgets never let go.

@@ -1,14 +1,11 @@
 package fleet
 
 import (
-	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
 
@@ -17,41 +14,27 @@ import (
 const stuckAfter = time.Minute
 
 // Terminal reports whether a pod has run to its end.
-func Terminal(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-}
+func Terminal(p *corev1.Pod) bool { return candidate.Terminal(p) }
 
 // Terminating reports whether a pod is being deleted.
-func Terminating(p *corev1.Pod) bool { return !p.DeletionTimestamp.IsZero() }
+func Terminating(p *corev1.Pod) bool { return candidate.Terminating(p) }
 
 // Active reports whether a pod runs and is meant to go on.
-func Active(p *corev1.Pod) bool { return !Terminal(p) && !Terminating(p) }
+func Active(p *corev1.Pod) bool { return candidate.Active(p) }
 
 // Daemon reports whether a DaemonSet made a pod.
-func Daemon(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool {
-		return r.Kind == "DaemonSet" && r.Controller != nil && *r.Controller
-	})
-}
+func Daemon(p *corev1.Pod) bool { return candidate.Daemon(p) }
 
-// Mirror pods stand for files on the node, and cannot be evicted.
-func IsMirror(p *corev1.Pod) bool {
-	if _, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		return true
-	}
-	return slices.ContainsFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.APIVersion == "v1" })
-}
+// IsMirror reports whether a pod stands for a file on the node, and cannot be evicted.
+func IsMirror(p *corev1.Pod) bool { return candidate.Mirror(p) }
 
 // Critical reports whether the cluster needs a pod.
 func Critical(p *corev1.Pod) bool {
 	return p.Spec.PriorityClassName == "system-cluster-critical" || p.Spec.PriorityClassName == "system-node-critical"
 }
 
-// Stays reports whether a pod runs until its machine ends: it tolerates the taint of
-// disrupted nodes, or is a mirror pod.
-func Stays(p *corev1.Pod) bool {
-	return IsMirror(p) || snapshot.Tolerates(p.Spec.Tolerations, []corev1.Taint{karpv1.DisruptedTaint()})
-}
+// Stays reports whether a pod runs until its machine ends.
+func Stays(p *corev1.Pod) bool { return candidate.Stays(p) }
 
 // Waited reports whether a drain waits for a pod.
 func Waited(p *corev1.Pod, now time.Time) bool {
@@ -60,35 +43,10 @@ func Waited(p *corev1.Pod, now time.Time) bool {
 }
 
 // Protection is what a pod's do-not-disrupt annotation says.
-type Protection struct {
-	// On is true while the pod must not be disrupted.
-	On bool
-	// Until is when protection ends or ended; zero if it has no end, or none is known.
-	Until time.Time
-	// Problem says why the annotation is ignored, or is "".
-	Problem string
-}
+type Protection = snapshot.Protection
 
-// ProtectionOf reads a pod's do-not-disrupt annotation: "true", or how long after its
-// start the pod is protected.
-func ProtectionOf(p *corev1.Pod, now time.Time) Protection {
-	v, ok := p.Annotations[karpv1.DoNotDisruptAnnotationKey]
-	switch {
-	case !ok:
-		return Protection{}
-	case v == "true":
-		return Protection{On: true}
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil || d <= 0 {
-		return Protection{Problem: fmt.Sprintf("annotation %s: %q is neither \"true\" nor a positive duration", karpv1.DoNotDisruptAnnotationKey, v)}
-	}
-	if p.Status.StartTime == nil {
-		return Protection{On: true}
-	}
-	until := p.Status.StartTime.Add(d)
-	return Protection{On: now.Before(until), Until: until}
-}
+// ProtectionOf reads a pod's do-not-disrupt annotation.
+func ProtectionOf(p *corev1.Pod, now time.Time) Protection { return snapshot.ProtectionOf(p, now) }
 
 // GracePeriod is how long a pod may take to end.
 func GracePeriod(p *corev1.Pod) time.Duration {
