@@ -160,7 +160,7 @@ func BenchmarkSettle(b *testing.B) {
 			for b.Loop() {
 				w := idle(b, size.nodes, size.pools, 7)
 				before, bound := w.bound(b)
-				after, evictions, moves, slowest := settle(b, w, 30)
+				after, evictions, moves, slowest := settle(b, w, 40)
 				b.ReportMetric(after/bound, "cost/bound")
 				b.ReportMetric(before/bound, "before/bound")
 				b.ReportMetric(float64(evictions), "evictions")

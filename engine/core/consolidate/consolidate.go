@@ -28,7 +28,6 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
-	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
@@ -39,7 +38,7 @@ const (
 	DefaultMinSaving = 60
 	// DefaultSpotTypes is as upstream's.
 	DefaultSpotTypes = 15
-	DefaultTrials    = 3000
+	DefaultTrials    = 1200
 	DefaultMaxNodes  = 16
 )
 
@@ -109,20 +108,13 @@ type Move struct {
 // Saving is what the move saves per hour. It is negative if it costs.
 func (m *Move) Saving() catalog.Price { return m.Cost - m.NewCost }
 
-// Allowed are the requirements of a new node of the move, narrowed to offerings that keep it
-// below the ceiling whichever of them is launched, and these offerings, cheapest first.
-func (m *Move) Allowed(n *schedule.NewNode) (requirements.Set, []schedule.Offer) {
-	set, offers := n.Requirements(), n.Alternatives()
-	if m.Ceiling <= 0 {
-		return set, offers
-	}
-	return narrow(set, offers, n.Planned, m.share(n))
-}
-
-// share is the most that one new node of the move may cost: the ceiling is divided as the
-// planned costs are.
-func (m *Move) share(n *schedule.NewNode) catalog.Price {
-	if m.NewCost <= 0 {
+// Share is the most that one new node of the move may cost whichever offering it is launched
+// as: the ceiling is divided as the planned costs are. It is 0 for any amount.
+func (m *Move) Share(n *schedule.NewNode) catalog.Price {
+	switch {
+	case m.Ceiling <= 0:
+		return 0
+	case m.NewCost <= 0:
 		return m.Ceiling / catalog.Price(max(len(m.Plan.NewNodes), 1))
 	}
 	return max(n.Planned.Cost, catalog.Price(float64(m.Ceiling)*float64(n.Planned.Cost)/float64(m.NewCost)))
@@ -144,8 +136,9 @@ type Result struct {
 
 // Rotation is whose turn it is. It is changed by Propose.
 type Rotation struct {
-	// next is the name of the node that comes first.
-	next string
+	// away and swap are the names of the nodes that come next for going without a
+	// replacement, and with one.
+	away, swap string
 }
 
 // Codes of reasons that nodes are left for, beside those of package candidate.

@@ -8,7 +8,6 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
-	"github.com/dovetail-sh/dovetail/engine/core/requirements"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
@@ -57,83 +56,42 @@ func (p prices) of(c *candidate.Candidate) (price, bool) {
 	return out, true
 }
 
-// narrow keeps of offers those that cost no more than most, and of set what leaves no other
-// choice. A claim chooses types, zones and capacity types one by one, so a type is kept only
-// if it is cheap enough in every zone that is; if the planned type is not, the zones are those
-// in which it is.
-func narrow(set requirements.Set, offers []schedule.Offer, planned schedule.Offer, most catalog.Price) (requirements.Set, []schedule.Offer) {
-	type place struct{ zone, capacityType string }
-	dear := func(o schedule.Offer) bool { return o.Cost > most }
-	places := map[place]bool{}
-	for _, o := range offers {
-		if o.InstanceType == planned.InstanceType && !dear(o) {
-			places[place{o.Zone, o.CapacityType}] = true
+// choices counts what a new node may be of at a cost of most.
+func choices(n *schedule.NewNode, most catalog.Price) map[string]int {
+	values := map[string]map[string]bool{corev1.LabelInstanceTypeStable: {}, corev1.LabelTopologyZone: {}, karpv1.CapacityTypeLabelKey: {}}
+	for _, o := range n.Alternatives() {
+		if o.Cost <= most {
+			values[corev1.LabelInstanceTypeStable][o.InstanceType] = true
+			values[corev1.LabelTopologyZone][o.Zone] = true
+			values[karpv1.CapacityTypeLabelKey][o.CapacityType] = true
 		}
 	}
-	bad := map[string]bool{}
-	zones, capacity := map[string]bool{}, map[string]bool{}
-	for p := range places {
-		zones[p.zone], capacity[p.capacityType] = true, true
+	out := map[string]int{}
+	for key, v := range values {
+		out[key] = len(v)
 	}
-	for _, o := range offers {
-		if zones[o.Zone] && capacity[o.CapacityType] && dear(o) && o.InstanceType != planned.InstanceType {
-			bad[o.InstanceType] = true
-		}
-	}
-	for _, o := range offers { // the planned type is dear in some pair of them: only the planned one is left
-		if o.InstanceType == planned.InstanceType && zones[o.Zone] && capacity[o.CapacityType] && dear(o) {
-			zones, capacity = map[string]bool{planned.Zone: true}, map[string]bool{planned.CapacityType: true}
-			bad = map[string]bool{}
-			for _, o := range offers {
-				if o.Zone == planned.Zone && o.CapacityType == planned.CapacityType && dear(o) {
-					bad[o.InstanceType] = true
-				}
-			}
-			break
-		}
-	}
-	var kept []schedule.Offer
-	types := map[string]bool{}
-	for _, o := range offers {
-		if zones[o.Zone] && capacity[o.CapacityType] && !bad[o.InstanceType] && !dear(o) {
-			kept = append(kept, o)
-			types[o.InstanceType] = true
-		}
-	}
-	if len(kept) == len(offers) {
-		return set, offers
-	}
-	out := set.Clone()
-	keep := func(key string, values map[string]bool) {
-		n := out.Get(key).MinValues()
-		r := requirements.In(key, sorted(values)...)
-		if out.Has(key) {
-			r = out[key].Intersect(r)
-		}
-		out[key] = r.WithMinValues(min(n, len(values)))
-	}
-	keep(corev1.LabelInstanceTypeStable, types)
-	keep(corev1.LabelTopologyZone, zones)
-	keep(karpv1.CapacityTypeLabelKey, capacity)
-	return out, kept
-}
-
-func sorted(set map[string]bool) []string {
-	out := make([]string, 0, len(set))
-	for k := range set {
-		out = append(out, k)
-	}
-	slices.Sort(out)
 	return out
 }
 
-// typesBelow is the number of instance types that a new node may be of at a cost of most.
-func typesBelow(n *schedule.NewNode, most catalog.Price) int {
-	types := map[string]bool{}
-	for _, o := range n.Alternatives() {
-		if o.Cost <= most {
-			types[o.InstanceType] = true
+// keepsMinValues reports whether a new node at a cost of most still has the instance types,
+// zones and capacity types to choose from that its pool asks for.
+func keepsMinValues(n *schedule.NewNode, most catalog.Price) bool {
+	if n.MinValuesRelaxed {
+		return true
+	}
+	var have map[string]int
+	want := n.Requirements()
+	for key := range want {
+		least := want[key].MinValues()
+		if least <= 1 {
+			continue
+		}
+		if have == nil {
+			have = choices(n, most)
+		}
+		if k, ok := have[key]; ok && k < least {
+			return false
 		}
 	}
-	return len(types)
+	return true
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -32,6 +34,9 @@ type search struct {
 
 	moves  []Move
 	trials int
+	// covered is, by the size of a group, for how many seeds more that size is left out because
+	// a group of mostly the same nodes was no use.
+	covered map[int]int
 	// unseen is true if a turn was skipped because trials ran out.
 	unseen bool
 }
@@ -98,7 +103,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 	}
 	s := &search{
 		ctx: ctx, snap: snap, opts: opts.withDefaults(), prices: priceList(snap, opts.Solve.Costs),
-		byName: map[string]*item{}, pools: map[string]*poolSum{}, allowances: map[string]map[karpv1.DisruptionReason]*candidate.Allowance{},
+		byName: map[string]*item{}, covered: map[int]int{}, pools: map[string]*poolSum{}, allowances: map[string]map[karpv1.DisruptionReason]*candidate.Allowance{},
 	}
 	for i := range s.opts.Allowances {
 		a := s.opts.Allowances[i]
@@ -298,7 +303,8 @@ func (s *search) takeAway() error {
 		return !it.Empty() && it.priced && it.cost > 0 && it.cost+it.bias > 0 && s.eligible(it, karpv1.DisruptionReasonUnderutilized)
 	})
 	// Half of the trials are for the best; the turn of the rest goes round.
-	for i, it := range s.rotated(list, s.opts.Trials/2) {
+	first := s.trials
+	for _, it := range rotated(list, s.opts.Trials/4, s.opts.Rotation.away) {
 		if !it.free() {
 			continue
 		}
@@ -306,14 +312,16 @@ func (s *search) takeAway() error {
 			s.closed(it, karpv1.DisruptionReasonUnderutilized)
 			continue
 		}
-		if i >= s.opts.Trials/2 || !s.turn() {
+		if s.trials-first >= s.opts.Trials/2 || !s.turn() {
 			s.unseen = true
-			break
+			s.opts.Rotation.away = it.Node
+			return nil
 		}
 		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonUnderutilized, 0); err != nil {
 			return err
 		}
 	}
+	s.opts.Rotation.away = ""
 	return nil
 }
 
@@ -330,7 +338,7 @@ func (s *search) replace() error {
 		}
 		return true
 	})
-	for _, seed := range s.rotated(list, s.opts.Trials/4) {
+	for _, seed := range rotated(list, s.opts.Trials/16, s.opts.Rotation.swap) {
 		if !seed.free() {
 			continue
 		}
@@ -339,13 +347,14 @@ func (s *search) replace() error {
 			continue
 		}
 		if !s.turn() {
-			s.opts.Rotation.next = seed.Node
+			s.opts.Rotation.swap = seed.Node
 			return nil
 		}
 		if err := s.replaceWith(seed, list); err != nil {
 			return err
 		}
 	}
+	s.opts.Rotation.swap = ""
 	return nil
 }
 
@@ -361,38 +370,56 @@ func (s *search) replaceWith(seed *item, list []*item) error {
 		}
 	}
 	group = s.within(group, karpv1.DisruptionReasonUnderutilized)
-	best, bestRatio := 0, 0.0
+	type found struct {
+		n     int
+		ratio float64
+		most  catalog.Price
+	}
+	var all []found
+	best := 0.0
 	for _, n := range sizes(len(group)) {
+		if s.covered[n] > 0 {
+			s.covered[n]--
+			continue // most of these were tried together
+		}
 		waste, disruption, own := 0.0, 0.0, catalog.Price(0)
 		for _, it := range group[:n] {
 			waste += it.waste
 			disruption += it.Candidate.Cost
 			own += it.cost
 		}
-		if best > 0 && waste/disruption < bestRatio {
+		if s.opts.Approve == nil && waste/disruption < best {
 			continue // even if all waste were saved
 		}
 		if !s.turn() {
 			break
 		}
-		m, t := s.examine(group[:n], karpv1.DisruptionReasonUnderutilized, s.ceiling(own))
+		most := s.ceiling(own)
+		m, t := s.examine(group[:n], karpv1.DisruptionReasonUnderutilized, most, true)
 		s.planner.Undo(t)
-		if m != nil {
-			if r := float64(m.Saving()) / disruption; r > bestRatio {
-				best, bestRatio = n, r
-			}
+		if m == nil && t.Complete && float64(t.Cost) < nearly*float64(most) && s.turn() {
+			m, t = s.examine(group[:n], karpv1.DisruptionReasonUnderutilized, most, false)
+			s.planner.Undo(t)
+		}
+		if m == nil {
+			s.covered[n] = n / 2
+			continue
+		}
+		r := float64(m.Saving()) / disruption
+		all = append(all, found{n, r, most})
+		best = max(best, r)
+	}
+	slices.SortStableFunc(all, func(a, b found) int { return -cmp.Compare(a.ratio, b.ratio) })
+	for _, f := range all { // the next one if policies deny the best
+		if made, err := s.try(group[:f.n], karpv1.DisruptionReasonUnderutilized, f.most); made || err != nil {
+			return err
 		}
 	}
-	if best == 0 {
-		return nil
-	}
-	own := catalog.Price(0)
-	for _, it := range group[:best] {
-		own += it.cost
-	}
-	_, err := s.try(group[:best], karpv1.DisruptionReasonUnderutilized, s.ceiling(own))
-	return err
+	return nil
 }
+
+// nearly is how much too dear what a quick trial finds may be for a careful one to be worth it.
+const nearly = 1.08
 
 // sizes are the numbers of nodes that are tried together, up to n.
 func sizes(n int) []int {
@@ -430,15 +457,15 @@ func worthwhile(a, b *item) int {
 	return cmp.Or(-cmp.Compare(a.ratio(), b.ratio()), cmp.Compare(a.Candidate.Cost, b.Candidate.Cost), strings.Compare(a.Node, b.Node))
 }
 
-// rotated puts the node whose turn it is, and those after it by name, behind the first n.
-func (s *search) rotated(list []*item, n int) []*item {
-	if len(list) <= n || s.opts.Rotation.next == "" {
+// rotated puts the node that is called next, and those after it by name, behind the first n.
+func rotated(list []*item, n int, next string) []*item {
+	if len(list) <= n || next == "" {
 		return list
 	}
 	out := slices.Clone(list[:n])
 	rest := slices.Clone(list[n:])
 	slices.SortFunc(rest, func(a, b *item) int { return strings.Compare(a.Node, b.Node) })
-	i, _ := slices.BinarySearchFunc(rest, s.opts.Rotation.next, func(it *item, name string) int { return strings.Compare(it.Node, name) })
+	i, _ := slices.BinarySearchFunc(rest, next, func(it *item, name string) int { return strings.Compare(it.Node, name) })
 	out = append(out, rest[i:]...)
 	return append(out, rest[:i]...)
 }
@@ -454,7 +481,7 @@ func (s *search) closed(it *item, reason karpv1.DisruptionReason) {
 
 // try examines a set of nodes and makes it a move if it is worth it and approved of.
 func (s *search) try(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (bool, error) {
-	m, t := s.examine(items, reason, ceiling)
+	m, t := s.examine(items, reason, ceiling, false)
 	if m == nil {
 		s.planner.Undo(t)
 		return false, nil
@@ -508,7 +535,7 @@ func (s *search) shrink(items []*item, reason karpv1.DisruptionReason, ceiling c
 
 // examine plans the cluster without items. The move is nil if it is not worth it; the trial
 // is open in any case.
-func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (*Move, *schedule.Trial) {
+func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price, quick bool) (*Move, *schedule.Trial) {
 	m := &Move{Reason: reason}
 	for _, it := range items {
 		m.Nodes = append(m.Nodes, it.Node)
@@ -519,7 +546,7 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 	}
 	slices.Sort(m.Nodes)
 	s.trials++
-	t := s.planner.Try(m.Nodes, ceiling)
+	t := s.planner.Try(m.Nodes, ceiling, quick)
 	if !t.Complete {
 		s.note(items, NoPlace, fmt.Sprintf("pod %s would have no place", t.Left), ceiling)
 		return nil, t
@@ -540,7 +567,7 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 			return nil, t
 		}
 		for i := range m.Plan.NewNodes {
-			if n := &m.Plan.NewNodes[i]; !n.MinValuesRelaxed && !keepsMinValues(m, n) {
+			if n := &m.Plan.NewNodes[i]; !keepsMinValues(n, m.Share(n)) {
 				s.note(items, SavingTooSmall, "too few instance types that cost less are left for minValues", ceiling)
 				return nil, t
 			}
@@ -582,32 +609,12 @@ func (s *search) spotTypes(items []*item, m *Move) (have int, ok bool) {
 		if n.Planned.CapacityType != catalog.Spot {
 			continue
 		}
-		have = typesBelow(n, m.share(n))
+		have = choices(n, m.Share(n))[corev1.LabelInstanceTypeStable]
 		if s.opts.SpotTypes < 0 || have < s.opts.SpotTypes {
 			return have, false
 		}
 	}
 	return 0, true
-}
-
-// keepsMinValues reports whether a new node below the ceiling still has the values to choose
-// from that its pool asks for.
-func keepsMinValues(m *Move, n *schedule.NewNode) bool {
-	want := n.Requirements()
-	asks := false
-	for key := range want {
-		asks = asks || want[key].MinValues() > 0
-	}
-	if !asks {
-		return true
-	}
-	got, _ := m.Allowed(n)
-	for key := range want {
-		if k := want[key].MinValues(); k > 0 && !got.Get(key).Complement() && len(got.Get(key).Values()) < k {
-			return false
-		}
-	}
-	return true
 }
 
 // score fills in the scores of the pools that are Balanced; the reason is not nil if one of
@@ -657,9 +664,6 @@ func sortedKeys[V any](m map[string]V) []string {
 // result lists the moves, and why every other node is left.
 func (s *search) result() Result {
 	r := Result{Moves: s.moves, Left: make(map[string][]candidate.Reason, len(s.opts.Candidates)), Trials: s.trials, Complete: !s.unseen}
-	if !s.unseen {
-		s.opts.Rotation.next = ""
-	}
 	for i := range s.opts.Candidates {
 		c := &s.opts.Candidates[i]
 		it := s.byName[c.Node]

@@ -275,7 +275,11 @@ func (s *solver) packLots(lots []*lot) {
 		}
 		return
 	}
-	res := pack.Solve(p, pack.Options{DualSteps: s.dualSteps(p), Improve: s.opts.ImproveSteps})
+	improve := s.opts.ImproveSteps
+	if s.planner != nil && s.planner.quick {
+		improve = 0
+	}
+	res := pack.Solve(p, pack.Options{DualSteps: s.dualSteps(p), Improve: improve})
 	s.bounds.add(lots, res.Bound)
 	next := make([]int, len(items)) // first lot of each item with pods left
 	for _, pn := range res.Nodes {

@@ -29,8 +29,10 @@ type Planner struct {
 	order           []*node
 	// endless is true if no limit and no finite supply bounds what is bought.
 	endless bool
-	// ceiling is a price from which on no node is bought; 0 means any.
+	// ceiling is a price from which on no node is bought.
 	ceiling float64
+	// quick leaves out the search for a cheaper set of nodes.
+	quick bool
 	// worth are the columns worth buying, by sets of lots and resources that are needed.
 	worth map[string][]int32
 	// values are what one pod of each class costs at least.
@@ -248,11 +250,13 @@ type Trial struct {
 }
 
 // Try plans the cluster without the named nodes. New nodes may only be bought below a price
-// of ceiling each; none at all if it is 0. The planner stays in the hypothesis until
+// of ceiling each; none at all if it is 0. A quick trial takes the first set of new nodes that
+// it finds, which may be some percent dearer than the one of a careful trial. The planner stays in the hypothesis until
 // [Planner.Undo] or [Planner.Apply], one of which must be called before the next Try. It
 // panics if a node is not one of those that may leave, or has left.
-func (p *Planner) Try(nodes []string, ceiling catalog.Price) *Trial {
+func (p *Planner) Try(nodes []string, ceiling catalog.Price, quick bool) *Trial {
 	s := p.s
+	p.quick = quick
 	out := &Trial{Nodes: nodes, open: true}
 	for _, name := range nodes {
 		i, ok := p.indexOf[name]

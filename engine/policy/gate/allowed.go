@@ -54,7 +54,7 @@ type allowed struct {
 
 func (r *Result) allow(n *schedule.NewNode, limit policy.ClaimVerdict) (requirements.Set, []schedule.Offer) {
 	set, offers := n.Requirements(), n.Alternatives()
-	if r.Costs == nil {
+	if r.Costs == nil && len(limit.DropTypes) == 0 && !limit.HasMax {
 		return set, offers
 	}
 	var pool *snapshot.Pool
