@@ -3,10 +3,13 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,49 +57,141 @@ const (
 	Memory = time.Hour
 )
 
+// T is what the test needs of a *testing.T.
+type T interface {
+	Context() context.Context
+	Helper()
+	Failed() bool
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+}
+
+// part is one promise of the port.
+type part struct {
+	name string
+	test func(T, *suite)
+}
+
+var parts = []part{
+	{"says what it is", testIdentity},
+	{"sells something, and says when that changes", testCatalog},
+	{"a machine is what the catalogue says", testMachine},
+	{"a claim gets one machine, whoever asks", testIdempotent},
+	{"a claim gets one machine, however many ask", testConcurrent},
+	{"preferred offerings come first, in their order", testPreferred},
+	{"names that cannot be read among the preferred do none", testOddPreferred},
+	{"an offering without capacity is passed over", testPassedOver},
+	{"nothing left is insufficient capacity", testNothingLeft},
+	{"nothing that fits is insufficient capacity", testNothingFits},
+	{"requirements are obeyed, and the cheapest is bought", testRequirements},
+	{"a claim that asks for nothing special gets something", testPlain},
+	{"a NodeClass that is missing is not ready", testMissingClass},
+	{"a NodeClass of another kind is not ready", testOtherClass},
+	{"a machine that is terminated ends, and is not found", testTerminate},
+	{"a terminated machine leaves the others alone", testOthers},
+	{"a machine that never was is not found", testUnknown},
+	{"all machines are listed, also by another process", testList},
+	{"a fresh machine has not drifted", testDrift},
+}
+
+// Parts are the names of the subtests of [Run], in their order.
+func Parts() []string {
+	out := make([]string, len(parts))
+	for i, p := range parts {
+		out[i] = p.name
+	}
+	return out
+}
+
 // Run holds a provider to the port.
 func Run(t *testing.T, opts Options) {
+	for _, p := range parts {
+		t.Run(p.name, func(t *testing.T) { p.test(t, newSuite(t, opts)) })
+	}
+}
+
+// Faults is what [Run] would report of a provider, by subtest. It fails t for faults of the
+// cloud's own functions only. It shows that a faulty provider is found out.
+func Faults(t *testing.T, opts Options) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
+	for _, p := range parts {
+		r := &recorder{ctx: t.Context()}
+		done := make(chan struct{})
+		go func() { // which Fatal ends
+			defer close(done)
+			p.test(r, newSuite(t, opts))
+		}()
+		if <-done; len(r.faults) > 0 {
+			out[p.name] = r.faults
+		}
+	}
+	return out
+}
+
+// recorder is a T that keeps what it is told.
+type recorder struct {
+	ctx    context.Context
+	mu     sync.Mutex
+	faults []string
+}
+
+func (r *recorder) Context() context.Context { return r.ctx }
+func (r *recorder) Helper()                  {}
+
+func (r *recorder) Failed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.faults) > 0
+}
+
+func (r *recorder) Error(args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = append(r.faults, strings.TrimSuffix(fmt.Sprintln(args...), "\n"))
+}
+
+func (r *recorder) Errorf(format string, args ...any) { r.Error(fmt.Sprintf(format, args...)) }
+
+func (r *recorder) Fatal(args ...any) {
+	r.Error(args...)
+	runtime.Goexit()
+}
+
+func (r *recorder) Fatalf(format string, args ...any) { r.Fatal(fmt.Sprintf(format, args...)) }
+
+func (r *recorder) Skip(...any) { runtime.Goexit() }
+
+// suite is a cloud under test with a provider of it.
+type suite struct {
+	Cloud
+	// owner is what the cloud's functions belong to.
+	owner    *testing.T
+	opts     Options
+	provider cloud.Provider
+	claims   int
+}
+
+func newSuite(t *testing.T, opts Options) *suite {
+	t.Helper()
 	if opts.Claims == 0 {
 		opts.Claims = 300
 	}
 	if opts.Seed == 0 {
 		opts.Seed = 1
 	}
-	parts := map[string]func(*testing.T, *suite){
-		"says what it is": testIdentity,
-		"sells something, and says when that changes":           testCatalog,
-		"a machine is what the catalogue says":                  testMachine,
-		"a claim gets one machine, whoever asks":                testIdempotent,
-		"a claim gets one machine, however many ask":            testConcurrent,
-		"preferred offerings come first, in their order":        testPreferred,
-		"an offering without capacity is passed over":           testPassedOver,
-		"nothing left is insufficient capacity":                 testNothingLeft,
-		"nothing that fits is insufficient capacity":            testNothingFits,
-		"requirements are obeyed, and the cheapest is bought":   testRequirements,
-		"a NodeClass that is missing is not ready":              testMissingClass,
-		"a NodeClass of another kind is not ready":              testOtherClass,
-		"a machine that is terminated ends, and is not found":   testTerminate,
-		"a machine that never was is not found":                 testUnknown,
-		"all machines are listed, also by another process":      testList,
-		"a fresh machine has not drifted":                       testDrift,
-		"a claim that asks for nothing special gets something":  testPlain,
-		"a terminated machine leaves the others alone":          testOthers,
-		"names that cannot be read among the preferred do none": testOddPreferred,
-	}
-	for name, part := range parts {
-		t.Run(name, func(t *testing.T) {
-			c := opts.New(t)
-			part(t, &suite{Cloud: c, opts: opts, provider: c.Open(t)})
-		})
-	}
+	c := opts.New(t)
+	return &suite{Cloud: c, owner: t, opts: opts, provider: c.Open(t)}
 }
 
-type suite struct {
-	Cloud
-	opts     Options
-	provider cloud.Provider
-	claims   int
-}
+func (s *suite) open() cloud.Provider { return s.Open(s.owner) }
+
+func (s *suite) advance(d time.Duration) { s.Advance(s.owner, d) }
+
+func (s *suite) exhaust(offerings ...cloud.Offering) { s.Exhaust(s.owner, offerings...) }
 
 // pool is a NodePool of the class.
 func (s *suite) pool() *karpv1.NodePool {
@@ -126,7 +221,7 @@ func in(key string, values ...string) karpv1.Requirement {
 	return karpv1.Requirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
 }
 
-func (s *suite) catalog(t *testing.T) *catalog.Catalog {
+func (s *suite) catalog(t T) *catalog.Catalog {
 	t.Helper()
 	c, err := s.provider.Catalog(t.Context(), s.pool())
 	if err != nil {
@@ -135,16 +230,25 @@ func (s *suite) catalog(t *testing.T) *catalog.Catalog {
 	return c
 }
 
-func (s *suite) launch(t *testing.T, claim *karpv1.NodeClaim) *cloud.Machine {
+func (s *suite) launch(t T, claim *karpv1.NodeClaim) *cloud.Machine {
 	t.Helper()
 	m, err := s.provider.Launch(t.Context(), claim)
-	if err != nil {
-		t.Fatalf("Launch(%s) error: %v", claim.Name, err)
+	if err != nil || m == nil {
+		t.Fatalf("Launch(%s) = %v, %v, want a machine", claim.Name, m, err)
 	}
 	return m
 }
 
-func (s *suite) list(t *testing.T, p cloud.Provider) []*cloud.Machine {
+func (s *suite) get(t T, providerID string) *cloud.Machine {
+	t.Helper()
+	m, err := s.provider.Get(t.Context(), providerID)
+	if err != nil || m == nil {
+		t.Fatalf("Get(%s) = %v, %v, want the machine", providerID, m, err)
+	}
+	return m
+}
+
+func (s *suite) list(t T, p cloud.Provider) []*cloud.Machine {
 	t.Helper()
 	machines, err := p.List(t.Context())
 	if err != nil {
@@ -162,7 +266,7 @@ func bought(m *cloud.Machine) cloud.Offering {
 }
 
 // all are the offerings that can be bought and hold a small claim, cheapest first.
-func (s *suite) all(t *testing.T) []cloud.Offering {
+func (s *suite) all(t T) []cloud.Offering {
 	t.Helper()
 	type priced struct {
 		cloud.Offering
@@ -189,7 +293,7 @@ func (s *suite) all(t *testing.T) []cloud.Offering {
 }
 
 // available reports whether the catalogue has an offering that can be bought now.
-func (s *suite) available(t *testing.T, want cloud.Offering) bool {
+func (s *suite) available(t T, want cloud.Offering) bool {
 	t.Helper()
 	it, ok := s.catalog(t).ByName(want.InstanceType)
 	if !ok {
@@ -204,7 +308,7 @@ func (s *suite) available(t *testing.T, want cloud.Offering) bool {
 	return false
 }
 
-func testIdentity(t *testing.T, s *suite) {
+func testIdentity(t T, s *suite) {
 	if s.provider.Name() == "" {
 		t.Error("Name() is empty")
 	}
@@ -220,7 +324,7 @@ func testIdentity(t *testing.T, s *suite) {
 	t.Errorf("NodeClasses() = %v, want %s of %s among them", kinds, s.NodeClass.Kind, s.NodeClass.Group)
 }
 
-func testCatalog(t *testing.T, s *suite) {
+func testCatalog(t T, s *suite) {
 	c := s.catalog(t)
 	zones, capacityTypes := map[string]bool{}, map[string]bool{}
 	for _, it := range c.Types() {
@@ -242,7 +346,7 @@ func testCatalog(t *testing.T, s *suite) {
 	}
 }
 
-func testMachine(t *testing.T, s *suite) {
+func testMachine(t T, s *suite) {
 	for i, want := range s.all(t)[:6] {
 		claim := s.claim(in(corev1.LabelInstanceTypeStable, want.InstanceType), in(corev1.LabelTopologyZone, want.Zone), in(karpv1.CapacityTypeLabelKey, want.CapacityType))
 		m := s.launch(t, claim)
@@ -260,10 +364,7 @@ func testMachine(t *testing.T, s *suite) {
 			t.Fatalf("instance type %s is gone", want.InstanceType)
 		}
 		consistent(t, it, m)
-		got, err := s.provider.Get(t.Context(), m.ProviderID)
-		if err != nil {
-			t.Fatalf("Get(%s) error: %v", m.ProviderID, err)
-		}
+		got := s.get(t, m.ProviderID)
 		if bought(got) != want || got.ProviderID != m.ProviderID {
 			t.Errorf("Get() = %s %s, want %s %s", got.ProviderID, bought(got), m.ProviderID, want)
 		}
@@ -272,7 +373,7 @@ func testMachine(t *testing.T, s *suite) {
 }
 
 // consistent checks a machine against its type.
-func consistent(t *testing.T, it *catalog.InstanceType, m *cloud.Machine) {
+func consistent(t T, it *catalog.InstanceType, m *cloud.Machine) {
 	t.Helper()
 	for _, list := range []struct {
 		name string
@@ -299,19 +400,19 @@ func consistent(t *testing.T, it *catalog.InstanceType, m *cloud.Machine) {
 	}
 }
 
-func testIdempotent(t *testing.T, s *suite) {
+func testIdempotent(t T, s *suite) {
 	claim := s.claim()
 	first := s.launch(t, claim)
-	other := s.Open(t)
-	for i, p := range []cloud.Provider{s.provider, other, s.Open(t), other} {
+	other := s.open()
+	for i, p := range []cloud.Provider{s.provider, other, s.open(), other} {
 		again, err := p.Launch(t.Context(), claim)
-		if err != nil {
-			t.Fatalf("launch %d: %v", i+2, err)
+		if err != nil || again == nil {
+			t.Fatalf("launch %d: %v, %v, want a machine", i+2, again, err)
 		}
 		if again.ProviderID != first.ProviderID || bought(again) != bought(first) {
 			t.Errorf("launch %d gave %s, want %s again", i+2, again.ProviderID, first.ProviderID)
 		}
-		s.Advance(t, time.Minute)
+		s.advance(time.Minute)
 	}
 	// What a claim asks for does not matter any more.
 	changed := claim.DeepCopy()
@@ -324,21 +425,21 @@ func testIdempotent(t *testing.T, s *suite) {
 	}
 }
 
-func testConcurrent(t *testing.T, s *suite) {
+func testConcurrent(t T, s *suite) {
 	const callers, claims = 6, 4
 	var all []*karpv1.NodeClaim
 	for range claims {
 		all = append(all, s.claim())
 	}
-	providers := []cloud.Provider{s.provider, s.Open(t), s.Open(t)}
+	providers := []cloud.Provider{s.provider, s.open(), s.open()}
 	got := make([][claims]string, callers)
 	var wg sync.WaitGroup
 	for i := range callers {
 		wg.Go(func() {
 			for j := range all {
 				m, err := providers[i%len(providers)].Launch(t.Context(), all[(i+j)%claims])
-				if err != nil {
-					t.Errorf("launch: %v", err)
+				if err != nil || m == nil {
+					t.Errorf("launch: %v, %v, want a machine", m, err)
 					return
 				}
 				got[i][(i+j)%claims] = m.ProviderID
@@ -360,7 +461,7 @@ func testConcurrent(t *testing.T, s *suite) {
 	}
 }
 
-func testPreferred(t *testing.T, s *suite) {
+func testPreferred(t T, s *suite) {
 	all := s.all(t)
 	for _, want := range []cloud.Offering{all[len(all)-1], all[len(all)/2], all[1]} {
 		claim := s.claim()
@@ -378,7 +479,7 @@ func testPreferred(t *testing.T, s *suite) {
 	}
 }
 
-func testOddPreferred(t *testing.T, s *suite) {
+func testOddPreferred(t T, s *suite) {
 	want := s.all(t)[2]
 	claim := s.claim()
 	claim.Annotations[cloud.PreferredAnnotation] = "no-such-type/" + want.Zone + "/spot,nonsense,,a/b/c/d/e," + want.String()
@@ -387,14 +488,14 @@ func testOddPreferred(t *testing.T, s *suite) {
 	}
 }
 
-func testPassedOver(t *testing.T, s *suite) {
+func testPassedOver(t T, s *suite) {
 	if s.Exhaust == nil {
 		t.Skip("this cloud cannot be exhausted")
 	}
 	all := s.all(t)
 	gone, next := all[2:4], all[4]
 	before := s.catalog(t)
-	s.Exhaust(t, gone...)
+	s.exhaust(gone...)
 	if again := s.catalog(t); again != before {
 		t.Fatal("the catalogue told that capacity is gone: the test needs a surprise")
 	}
@@ -414,7 +515,7 @@ func testPassedOver(t *testing.T, s *suite) {
 	if !s.available(t, next) {
 		t.Errorf("%s is unavailable although it was just bought", next)
 	}
-	s.Advance(t, Memory)
+	s.advance(Memory)
 	for _, o := range gone {
 		if !s.available(t, o) {
 			t.Errorf("%s is still unavailable after %s: it would never be tried again", o, Memory)
@@ -422,7 +523,7 @@ func testPassedOver(t *testing.T, s *suite) {
 	}
 }
 
-func testNothingLeft(t *testing.T, s *suite) {
+func testNothingLeft(t T, s *suite) {
 	if s.Exhaust == nil {
 		t.Skip("this cloud cannot be exhausted")
 	}
@@ -433,7 +534,7 @@ func testNothingLeft(t *testing.T, s *suite) {
 			gone = append(gone, o)
 		}
 	}
-	s.Exhaust(t, gone...)
+	s.exhaust(gone...)
 	claim := s.claim(in(corev1.LabelInstanceTypeStable, all[0].InstanceType))
 	for i := range 2 { // the second time the provider remembers
 		m, err := s.provider.Launch(t.Context(), claim)
@@ -450,7 +551,7 @@ func testNothingLeft(t *testing.T, s *suite) {
 	}
 }
 
-func testNothingFits(t *testing.T, s *suite) {
+func testNothingFits(t T, s *suite) {
 	huge := s.claim()
 	huge.Spec.Resources.Requests = resources.List{corev1.ResourceCPU: 1e9}.Quantities()
 	unknown := s.claim()
@@ -467,7 +568,7 @@ func testNothingFits(t *testing.T, s *suite) {
 	}
 }
 
-func testPlain(t *testing.T, s *suite) {
+func testPlain(t T, s *suite) {
 	claim := s.claim()
 	claim.Annotations, claim.Spec.Requirements = nil, nil
 	claim.Spec.Resources.Requests = nil
@@ -478,7 +579,7 @@ func testPlain(t *testing.T, s *suite) {
 }
 
 // testRequirements launches random claims, and judges each by a plain search.
-func testRequirements(t *testing.T, s *suite) {
+func testRequirements(t T, s *suite) {
 	rng := rand.New(rand.NewPCG(s.opts.Seed, 7))
 	bought, none := 0, 0
 	for range s.opts.Claims {
@@ -490,8 +591,8 @@ func testRequirements(t *testing.T, s *suite) {
 			none++
 		case best == "":
 			t.Fatalf("%s: %v, %v, want an InsufficientCapacityError\n%s", claim.Name, m, err, show(claim))
-		case err != nil:
-			t.Fatalf("%s: %v, want %s\n%s", claim.Name, err, best, show(claim))
+		case err != nil || m == nil:
+			t.Fatalf("%s: %v, %v, want %s\n%s", claim.Name, m, err, best, show(claim))
 		default:
 			bought++
 			s.judge(t, claim, m, price)
@@ -510,7 +611,7 @@ func show(claim *karpv1.NodeClaim) string {
 }
 
 // random is a claim that asks for some of what some offering of the catalogue has.
-func (s *suite) random(t *testing.T, rng *rand.Rand) *karpv1.NodeClaim {
+func (s *suite) random(t T, rng *rand.Rand) *karpv1.NodeClaim {
 	types := s.catalog(t).Types()
 	it := &types[rng.IntN(len(types))]
 	o := &it.Offerings[rng.IntN(len(it.Offerings))]
@@ -561,7 +662,7 @@ func (s *suite) random(t *testing.T, rng *rand.Rand) *karpv1.NodeClaim {
 }
 
 // search finds the cheapest offering for a claim by looking at each.
-func (s *suite) search(t *testing.T, claim *karpv1.NodeClaim) (best string, price catalog.Price) {
+func (s *suite) search(t T, claim *karpv1.NodeClaim) (best string, price catalog.Price) {
 	t.Helper()
 	requests, err := resources.FromQuantities(claim.Spec.Resources.Requests)
 	if err != nil {
@@ -588,7 +689,7 @@ func (s *suite) search(t *testing.T, claim *karpv1.NodeClaim) (best string, pric
 }
 
 // meets reports whether a machine of an offering can meet one requirement.
-func meets(t *testing.T, it *catalog.InstanceType, o *catalog.Offering, r karpv1.Requirement) bool {
+func meets(t T, it *catalog.InstanceType, o *catalog.Offering, r karpv1.Requirement) bool {
 	t.Helper()
 	req, err := requirements.New(r.Key, r.Operator, r.Values...)
 	if err != nil {
@@ -612,7 +713,7 @@ func meets(t *testing.T, it *catalog.InstanceType, o *catalog.Offering, r karpv1
 }
 
 // judge checks a machine against its claim.
-func (s *suite) judge(t *testing.T, claim *karpv1.NodeClaim, m *cloud.Machine, price catalog.Price) {
+func (s *suite) judge(t T, claim *karpv1.NodeClaim, m *cloud.Machine, price catalog.Price) {
 	t.Helper()
 	it, ok := s.catalog(t).ByName(bought(m).InstanceType)
 	if !ok {
@@ -650,7 +751,7 @@ func (s *suite) judge(t *testing.T, claim *karpv1.NodeClaim, m *cloud.Machine, p
 	t.Errorf("%s is %s, which the catalogue does not have", claim.Name, bought(m))
 }
 
-func testMissingClass(t *testing.T, s *suite) {
+func testMissingClass(t T, s *suite) {
 	pool, claim := s.pool(), s.claim()
 	pool.Spec.Template.Spec.NodeClassRef.Name, claim.Spec.NodeClassRef.Name = "no-such-class", "no-such-class"
 	if c, err := s.provider.Catalog(t.Context(), pool); !cloud.IsNodeClassNotReady(err) {
@@ -662,7 +763,7 @@ func testMissingClass(t *testing.T, s *suite) {
 	s.launch(t, s.claim()) // others are not held up
 }
 
-func testOtherClass(t *testing.T, s *suite) {
+func testOtherClass(t T, s *suite) {
 	pool, claim := s.pool(), s.claim()
 	pool.Spec.Template.Spec.NodeClassRef.Kind, claim.Spec.NodeClassRef.Kind = "OtherNodeClass", "OtherNodeClass"
 	if c, err := s.provider.Catalog(t.Context(), pool); !cloud.IsNodeClassNotReady(err) {
@@ -674,7 +775,7 @@ func testOtherClass(t *testing.T, s *suite) {
 }
 
 // gone lets time pass until the claim's machine is not found, and fails if it stays.
-func (s *suite) gone(t *testing.T, claim *karpv1.NodeClaim) {
+func (s *suite) gone(t T, claim *karpv1.NodeClaim) {
 	t.Helper()
 	for range 60 {
 		err := s.provider.Terminate(t.Context(), claim)
@@ -684,16 +785,16 @@ func (s *suite) gone(t *testing.T, claim *karpv1.NodeClaim) {
 		case err != nil:
 			t.Fatalf("Terminate() error: %v", err)
 		}
-		s.Advance(t, Ending/60)
+		s.advance(Ending / 60)
 	}
 	t.Fatalf("the machine of %s is still there %s after its termination", claim.Name, Ending)
 }
 
-func testTerminate(t *testing.T, s *suite) {
+func testTerminate(t T, s *suite) {
 	for name, wait := range map[string]time.Duration{"at once": 0, "when it runs": 10 * time.Minute} {
 		claim := s.claim()
 		m := s.launch(t, claim)
-		s.Advance(t, wait)
+		s.advance(wait)
 		if wait == 0 {
 			claim.Status.ProviderID = "" // the controller was stopped before it could note it
 		} else {
@@ -702,16 +803,19 @@ func testTerminate(t *testing.T, s *suite) {
 		if err := s.provider.Terminate(t.Context(), claim); err != nil {
 			t.Errorf("%s: Terminate() error: %v, want nil at first", name, err)
 		}
-		for _, listed := range s.list(t, s.provider) {
-			if listed.ProviderID == m.ProviderID && !listed.Ending {
-				t.Errorf("%s: the machine is not ending after Terminate()", name)
-			}
+		machines := s.list(t, s.provider)
+		i := slices.IndexFunc(machines, func(listed *cloud.Machine) bool { return listed.ProviderID == m.ProviderID })
+		if i >= 0 && !machines[i].Ending {
+			t.Errorf("%s: the machine is not ending after Terminate()", name)
+		}
+		if got, err := s.provider.Get(t.Context(), m.ProviderID); i < 0 && err == nil {
+			t.Errorf("%s: Get() = %v, but List() leaves it out: machines that are ending are listed", name, got)
 		}
 		s.gone(t, claim)
 		if got, err := s.provider.Get(t.Context(), m.ProviderID); !cloud.IsNotFound(err) {
 			t.Errorf("%s: Get() = %v, %v, want a NotFoundError", name, got, err)
 		}
-		for _, p := range []cloud.Provider{s.provider, s.Open(t)} {
+		for _, p := range []cloud.Provider{s.provider, s.open()} {
 			if machines := s.list(t, p); len(machines) != 0 {
 				t.Errorf("%s: %d machines, want none", name, len(machines))
 			}
@@ -719,21 +823,20 @@ func testTerminate(t *testing.T, s *suite) {
 	}
 }
 
-func testOthers(t *testing.T, s *suite) {
+func testOthers(t T, s *suite) {
 	kept, claim := s.claim(), s.claim()
 	want := s.launch(t, kept)
 	s.launch(t, claim)
 	s.gone(t, claim)
-	got, err := s.provider.Get(t.Context(), want.ProviderID)
-	if err != nil || got.Ending {
-		t.Errorf("Get() of the other machine = %v, %v, want it to go on", got, err)
+	if got := s.get(t, want.ProviderID); got.Ending {
+		t.Errorf("the other machine is ending: %v", got)
 	}
 	if machines := s.list(t, s.provider); len(machines) != 1 {
 		t.Errorf("%d machines, want the other one", len(machines))
 	}
 }
 
-func testUnknown(t *testing.T, s *suite) {
+func testUnknown(t T, s *suite) {
 	if err := s.provider.Terminate(t.Context(), s.claim()); !cloud.IsNotFound(err) {
 		t.Errorf("Terminate() of a claim without machine: %v, want a NotFoundError", err)
 	}
@@ -750,13 +853,13 @@ func testUnknown(t *testing.T, s *suite) {
 	}
 }
 
-func testList(t *testing.T, s *suite) {
+func testList(t T, s *suite) {
 	want := map[string]string{}
 	for range 5 {
 		claim := s.claim()
 		want[s.launch(t, claim).ProviderID] = string(claim.UID)
 	}
-	for _, p := range []cloud.Provider{s.provider, s.Open(t)} {
+	for _, p := range []cloud.Provider{s.provider, s.open()} {
 		machines := s.list(t, p)
 		if len(machines) != len(want) {
 			t.Errorf("%d machines, want %d", len(machines), len(want))
@@ -769,13 +872,13 @@ func testList(t *testing.T, s *suite) {
 	}
 }
 
-func testDrift(t *testing.T, s *suite) {
+func testDrift(t T, s *suite) {
 	claim := s.claim()
 	claim.Status.ProviderID = s.launch(t, claim).ProviderID
 	for range 2 {
 		if why, err := s.provider.Drift(t.Context(), claim); why != "" || err != nil {
 			t.Errorf("Drift() = %q, %v, want none", why, err)
 		}
-		s.Advance(t, 10*time.Minute)
+		s.advance(10 * time.Minute)
 	}
 }

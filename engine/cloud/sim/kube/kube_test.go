@@ -271,6 +271,46 @@ func TestInstances_Life(t *testing.T) {
 	}
 }
 
+// TestInstances_NodeStartsClosed looks at what is created and not at what is there later:
+// pods bind to a Node that is open for a moment.
+func TestInstances_NodeStartsClosed(t *testing.T) {
+	var created []*corev1.Node
+	writes := 0
+	w := newWorld(t, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if n, ok := o.(*corev1.Node); ok {
+				created = append(created, n.DeepCopy())
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if _, ok := o.(*corev1.Node); ok {
+				writes++
+			}
+			return c.Update(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if _, ok := o.(*corev1.Node); ok {
+				writes++
+			}
+			return c.Patch(ctx, o, patch, opts...)
+		},
+	}, "{taints: [{key: example.com/new, effect: NoSchedule}]}")
+	for _, name := range []string{"web-1", "web-2"} {
+		w.launch(t, name)
+	}
+	w.pass(t, 0)
+	w.pass(t, time.Minute)
+	if len(created) != 2 || writes != 0 {
+		t.Errorf("%d Nodes were created and %d writes followed, want 2 and none", len(created), writes)
+	}
+	for _, n := range created {
+		if !slices.ContainsFunc(n.Spec.Taints, func(have corev1.Taint) bool { return have.MatchTaint(new(karpv1.UnregisteredTaint())) }) {
+			t.Errorf("Node %s is created with taints %v, want %s among them", n.Name, n.Spec.Taints, karpv1.UnregisteredTaintKey)
+		}
+	}
+}
+
 func TestInstances_FinalizerHoldsNode(t *testing.T) {
 	w := newWorld(t, interceptor.Funcs{}, "{}")
 	w.launch(t, "web-1")
