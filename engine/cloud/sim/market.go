@@ -29,6 +29,7 @@ const DefaultUnavailableFor = 3 * time.Minute
 type market struct {
 	classes Classes
 	store   Store
+	// builtin has what a class sells that names no catalogue under the empty name.
 	builtin map[v1alpha1.Builtin]func() *catalog.Catalog
 
 	mu    sync.Mutex
@@ -63,10 +64,11 @@ type stall struct {
 }
 
 func newMarket(store Store, classes Classes) *market {
+	ec2 := sync.OnceValue(Builtin)
 	return &market{
 		classes: classes, store: store, stall: map[string]*stall{},
 		builtin: map[v1alpha1.Builtin]func() *catalog.Catalog{
-			v1alpha1.BuiltinEC2: sync.OnceValue(Builtin), v1alpha1.BuiltinKWOK: sync.OnceValue(KWOK),
+			"": ec2, v1alpha1.BuiltinEC2: ec2, v1alpha1.BuiltinKWOK: sync.OnceValue(KWOK),
 		},
 	}
 }
@@ -202,7 +204,7 @@ func (m *market) catalogue(class *v1alpha1.SimNodeClass, file File) (*catalog.Ca
 			return nil, fmt.Errorf("%w%s", errs[0], more)
 		}
 	} else {
-		c = m.builtin[cmp.Or(spec.Catalog.Builtin, v1alpha1.BuiltinEC2)]()
+		c = m.builtin[spec.Catalog.Builtin]()
 	}
 	if len(spec.InstanceTypes) > 0 || len(spec.Zones) > 0 {
 		var kept []catalog.InstanceType

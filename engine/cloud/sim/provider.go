@@ -45,6 +45,9 @@ type Options struct {
 	// StandIns are kinds of NodeClass of other clouds that are taken for a SimNodeClass of
 	// the same name, so that manifests for them run as they stand.
 	StandIns []schema.GroupVersionKind
+	// Catalog is what classes sell that name no catalogue. Defaults to the built-in one of
+	// EC2.
+	Catalog *catalog.Catalog
 }
 
 // Provider is the simulated cloud. It has a [cloud.Interrupter] and [cloud.Repairer].
@@ -67,6 +70,9 @@ var (
 // happens to machines by itself: see [Provider.Step].
 func New(store Store, classes Classes, opts Options) *Provider {
 	p := &Provider{store: store, now: opts.Now, market: newMarket(store, classes)}
+	if opts.Catalog != nil {
+		p.market.builtin[""] = func() *catalog.Catalog { return opts.Catalog }
+	}
 	p.kinds = append([]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind(Kind)}, opts.StandIns...)
 	if p.now == nil {
 		p.now = time.Now

@@ -146,16 +146,19 @@ func (e *expander) pod(name string, t *template) {
 	}
 	key := ref{"Pod", t.namespace, name}
 	e.taken[key] = true
-	p := &corev1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.namespace, UID: uid(key), Labels: t.labels, Annotations: t.annotations, OwnerReferences: t.owner},
-		Spec:       t.spec,
-		Status:     corev1.PodStatus{Phase: corev1.PodPending},
-	}
 	from := e.r.origins[t.via]
 	from.via = t.via
 	e.r.origins[key] = from
-	e.r.Objects.Pods = append(e.r.Objects.Pods, p)
+	e.r.Objects.Pods = append(e.r.Objects.Pods, t.pod(name))
+}
+
+func (t *template) pod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: t.namespace, UID: uid(ref{"Pod", t.namespace, name}), Labels: t.labels, Annotations: t.annotations, OwnerReferences: t.owner},
+		Spec:       t.spec,
+		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+	}
 }
 
 // fresh calls add with the names of the first n ordinals, from 1, that are free.
@@ -208,9 +211,6 @@ func (e *expander) deployment(d *appsv1.Deployment) {
 		}
 	}
 	missing := count(d.Spec.Replicas) - have
-	if missing <= 0 {
-		return
-	}
 	hash := hashOf(d.Spec.Template)
 	if newest == nil {
 		lbls := maps.Clone(d.Spec.Template.Labels)
@@ -225,12 +225,17 @@ func (e *expander) deployment(d *appsv1.Deployment) {
 				UID: uid(ref{"ReplicaSet", d.Namespace, d.Name + "-" + hash}), OwnerReferences: controller("apps/v1", me, d)},
 			Spec: appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: selector, Template: d.Spec.Template},
 		}
-		e.r.Objects.ReplicaSets = append(e.r.Objects.ReplicaSets, newest)
+		if missing > 0 {
+			e.r.Objects.ReplicaSets = append(e.r.Objects.ReplicaSets, newest)
+		}
 	} else if h := newest.Labels[appsv1.DefaultDeploymentUniqueLabelKey]; h != "" {
 		hash = h
 	}
 	t := e.template(d.Spec.Template, controller("apps/v1", ref{"ReplicaSet", d.Namespace, newest.Name}, newest), me,
 		map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: hash})
+	e.workload(me, count(d.Spec.Replicas), func(i int) (string, *template, []*corev1.PersistentVolumeClaim) {
+		return fmt.Sprintf("%s-%d", newest.Name, i), t, nil
+	})
 	e.fresh(missing, d.Namespace, func(i int) string { return fmt.Sprintf("%s-%d", newest.Name, i) }, func(name string) { e.pod(name, t) })
 }
 
@@ -244,10 +249,10 @@ func revision(rs *appsv1.ReplicaSet) int {
 
 func (e *expander) replicas(me ref, apiVersion string, owner metav1.Object, replicas *int32, t corev1.PodTemplateSpec) {
 	missing := count(replicas) - len(e.owned[me])
-	if missing <= 0 {
-		return
-	}
 	tpl := e.template(t, controller(apiVersion, me, owner), me, nil)
+	e.workload(me, count(replicas), func(i int) (string, *template, []*corev1.PersistentVolumeClaim) {
+		return fmt.Sprintf("%s-%d", me.name, i), tpl, nil
+	})
 	e.fresh(missing, me.namespace, func(i int) string { return fmt.Sprintf("%s-%d", me.name, i) }, func(name string) { e.pod(name, tpl) })
 }
 
@@ -261,15 +266,9 @@ func (e *expander) statefulSet(s *appsv1.StatefulSet) {
 	for _, p := range e.owned[me] {
 		have[p.Name] = true
 	}
-	var t *template
-	for i := first; i < first+count(s.Spec.Replicas) && !e.full; i++ {
+	t := e.template(s.Spec.Template, controller("apps/v1", me, s), me, nil)
+	made := func(i int) (string, *template, []*corev1.PersistentVolumeClaim) {
 		name := fmt.Sprintf("%s-%d", s.Name, i)
-		if have[name] {
-			continue
-		}
-		if t == nil {
-			t = e.template(s.Spec.Template, controller("apps/v1", me, s), me, nil)
-		}
 		own := *t
 		own.labels = maps.Clone(t.labels)
 		own.labels[appsv1.StatefulSetPodNameLabel] = name
@@ -277,19 +276,40 @@ func (e *expander) statefulSet(s *appsv1.StatefulSet) {
 		own.spec.Volumes = slices.DeleteFunc(slices.Clone(t.spec.Volumes), func(v corev1.Volume) bool {
 			return slices.ContainsFunc(s.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool { return c.Name == v.Name })
 		})
+		var claims []*corev1.PersistentVolumeClaim
 		for _, c := range s.Spec.VolumeClaimTemplates {
 			claim := c.Name + "-" + name
 			own.spec.Volumes = append(own.spec.Volumes, corev1.Volume{Name: c.Name, VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}})
-			e.claim(claim, s.Namespace, c.Labels, c.Spec, nil, me)
+			claims = append(claims, newClaim(claim, s.Namespace, c.Labels, c.Spec, nil))
 		}
-		e.pod(name, &own)
+		return name, &own, claims
+	}
+	e.workload(me, count(s.Spec.Replicas), func(i int) (string, *template, []*corev1.PersistentVolumeClaim) { return made(first + i - 1) })
+	for i := first; i < first+count(s.Spec.Replicas) && !e.full; i++ {
+		name, own, claims := made(i)
+		if have[name] {
+			continue
+		}
+		for _, c := range claims {
+			e.claim(c, me)
+		}
+		e.pod(name, own)
+	}
+}
+
+// newClaim is a claim as it is before it is bound.
+func newClaim(name, namespace string, lbls map[string]string, spec corev1.PersistentVolumeClaimSpec, owner []metav1.OwnerReference) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: lbls, UID: uid(ref{"PersistentVolumeClaim", namespace, name}), OwnerReferences: owner},
+		Spec:       *spec.DeepCopy(),
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
 	}
 }
 
 // claim adds a PersistentVolumeClaim unless the input has it.
-func (e *expander) claim(name, namespace string, lbls map[string]string, spec corev1.PersistentVolumeClaimSpec, owner []metav1.OwnerReference, via ref) {
-	key := ref{"PersistentVolumeClaim", namespace, name}
+func (e *expander) claim(c *corev1.PersistentVolumeClaim, via ref) {
+	key := ref{"PersistentVolumeClaim", c.Namespace, c.Name}
 	if e.byRef[key] != nil || e.taken[key] {
 		return
 	}
@@ -297,11 +317,7 @@ func (e *expander) claim(name, namespace string, lbls map[string]string, spec co
 	from := e.r.origins[via]
 	from.via = via
 	e.r.origins[key] = from
-	e.r.Objects.PersistentVolumeClaims = append(e.r.Objects.PersistentVolumeClaims, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: lbls, UID: uid(key), OwnerReferences: owner},
-		Spec:       *spec.DeepCopy(),
-		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending},
-	})
+	e.r.Objects.PersistentVolumeClaims = append(e.r.Objects.PersistentVolumeClaims, c)
 }
 
 // ephemeral adds the claims of a pod's generic ephemeral volumes.
@@ -315,7 +331,7 @@ func (e *expander) ephemeral(p *corev1.Pod) {
 		}
 		tpl := v.Ephemeral.VolumeClaimTemplate
 		me := ref{"Pod", p.Namespace, p.Name}
-		e.claim(p.Name+"-"+v.Name, p.Namespace, tpl.Labels, tpl.Spec, controller("v1", me, p), me)
+		e.claim(newClaim(p.Name+"-"+v.Name, p.Namespace, tpl.Labels, tpl.Spec, controller("v1", me, p)), me)
 	}
 }
 

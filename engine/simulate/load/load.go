@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	karpv1alpha1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1alpha1"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
@@ -47,6 +48,10 @@ type Result struct {
 	Objects snapshot.Objects
 	// Autoscalers are of no use for a plan, but policies are told when they are at work.
 	Autoscalers []*autoscalingv2.HorizontalPodAutoscaler
+	// Classes are simulated clouds, for what happens in time.
+	Classes []*v1alpha1.SimNodeClass
+	// Workloads are those whose number of pods can be changed, by kind and name.
+	Workloads []Workload
 	// Problems are in the order of file and line; equal ones are folded.
 	Problems []Problem
 	// Read is the number of objects read per kind, as written, before workloads are
@@ -223,13 +228,13 @@ var kinds = map[string]struct {
 	"karpenter.sh/NodePool":               {"v1", kindOf[karpv1.NodePool](false)},
 	"karpenter.sh/NodeClaim":              {"v1", kindOf[karpv1.NodeClaim](false)},
 	"karpenter.sh/NodeOverlay":            {"v1alpha1", kindOf[karpv1alpha1.NodeOverlay](false)},
+	"dovetail.sh/SimNodeClass":            {"v1alpha1", kindOf[v1alpha1.SimNodeClass](false)},
 }
 
 // remarks say what the absence of some kinds from the plan means.
 var remarks = map[string]string{
 	"EC2NodeClass":  "accepted and not used: the plan takes images, kubelet settings and overheads from the catalogue",
 	"KWOKNodeClass": "accepted and not used",
-	"SimNodeClass":  "accepted and not used",
 }
 
 func (l *loader) read(in Input) {

@@ -20,6 +20,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	karpv1alpha1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1alpha1"
 )
@@ -159,6 +160,7 @@ func (l *loader) settle() {
 	o.PersistentVolumeClaims = sorted[*corev1.PersistentVolumeClaim](l.byRef)
 	o.StorageClasses = sorted[*storagev1.StorageClass](l.byRef)
 	o.CSINodes = sorted[*storagev1.CSINode](l.byRef)
+	l.r.Classes = sorted[*v1alpha1.SimNodeClass](l.byRef)
 	l.r.Autoscalers = sorted[*autoscalingv2.HorizontalPodAutoscaler](l.byRef)
 	o.PodDisruptionBudgets = sorted[*policyv1.PodDisruptionBudget](l.byRef)
 
