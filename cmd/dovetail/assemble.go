@@ -26,7 +26,6 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/cloud"
 	simkube "github.com/dovetail-sh/dovetail/engine/cloud/sim/kube"
 	"github.com/dovetail-sh/dovetail/engine/controller/provision"
-	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/state"
@@ -90,6 +89,9 @@ func assemble(s *settings, config *rest.Config) (manager.Manager, error) {
 	}
 	if err := a.addControllers(); err != nil {
 		return nil, err
+	}
+	if err := a.addWebhook(); err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	return mgr, a.addChecks()
 }
@@ -209,7 +211,7 @@ func (a *assembly) provisioner() (*provision.Controller, error) {
 	return provision.New(provision.Options{
 		Client: a.mgr.GetClient(), Pods: pods, State: a.state, Policies: a.inForce.engine, Metrics: a.metrics, Events: a.events,
 		BatchIdle: s.batchIdle, BatchMax: s.batchMax, Facts: a.facts, Shadow: s.shadow,
-		Solve: schedule.Options{Preferences: schedule.PreferencePolicy(s.preferences), MinValues: schedule.MinValuesPolicy(s.minValues)},
+		Solve: s.solve(),
 	}), nil
 }
 

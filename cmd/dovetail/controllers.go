@@ -53,7 +53,7 @@ func (a *assembly) addControllers() error {
 	}
 	controllers["nodepolicy"] = nodepolicy.New(nodepolicy.Options{
 		Client: a.mgr.GetClient(), Set: a.inForce.set, Metrics: a.metrics, Events: a.events,
-		Changed: a.inForce.changed, InForce: changed, Shadow: s.shadow,
+		Changed: a.inForce.changed, InForce: changed, Elected: a.mgr.Elected(), Shadow: s.shadow,
 	})
 	for name, c := range controllers {
 		if err := c.Register(a.mgr); err != nil {

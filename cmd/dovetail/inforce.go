@@ -24,6 +24,8 @@ import (
 type inForce struct {
 	engine   *policy.Engine
 	set      *set.Set
+	loader   *set.Loader
+	open     func(*v1alpha1.NodePolicy) (source.Source, error)
 	activity *set.Activity
 	// changed names policies whose status has changed.
 	changed chan string
@@ -50,10 +52,12 @@ func (a *assembly) addPolicies() error {
 		log.Error(err, "Wasm policies cannot run")
 	}
 	objects := clusterObjects{a.mgr.GetAPIReader()}
+	p.loader = &set.Loader{Compilers: compilers(wasmHost)}
+	p.open = source.Opener{Objects: objects, Remote: remote.Options{Objects: objects}.Open}.Open
 	p.set = set.New(set.Options{
 		Engine:   p.engine,
-		Loader:   &set.Loader{Compilers: compilers(wasmHost)},
-		Open:     source.Opener{Objects: objects, Remote: remote.Options{Objects: objects}.Open}.Open,
+		Loader:   p.loader,
+		Open:     p.open,
 		Folder:   a.settings.policyDir,
 		CacheDir: a.settings.policyCache,
 		Activity: p.activity,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -46,6 +47,10 @@ type settings struct {
 	decisionLog            string
 	namespace              string
 	nominate               bool
+	webhookPort            int
+	webhookService         string
+	webhookSecret          string
+	webhookConfiguration   string
 	gates                  gates
 
 	simStandIns  []string
@@ -133,6 +138,10 @@ func (s *settings) add(f *pflag.FlagSet) {
 	f.DurationVar(&s.launchTimeout, "launch-timeout", 5*time.Minute, "time after which a NodeClaim that has no machine is given up")
 	f.DurationVar(&s.registrationTimeout, "registration-timeout", 15*time.Minute, "time after which a NodeClaim that has no Node is given up")
 	f.DurationVar(&s.collectEvery, "garbage-collection-interval", 2*time.Minute, "time between searches for NodeClaims without machine and machines without NodeClaim")
+	f.IntVar(&s.webhookPort, "webhook-port", 8443, "port at which the API server asks about NodePools and NodePolicies, if --webhook-service-name is given; 0 serves none")
+	f.StringVar(&s.webhookService, "webhook-service-name", "", "name of the Service in front of --webhook-port, in the controller's namespace; empty serves none")
+	f.StringVar(&s.webhookSecret, "webhook-secret-name", "", "name of the Secret that keeps the webhook's certificates, in the controller's namespace; defaults to --webhook-service-name with -webhook-cert")
+	f.StringVar(&s.webhookConfiguration, "webhook-configuration-name", "", "name of the ValidatingWebhookConfiguration that is told the webhook's certificate authority; defaults to --webhook-service-name")
 	f.BoolVar(&s.nominate, "nominate", true, "tell kube-scheduler through status.nominatedNodeName where pods were planned")
 }
 
@@ -186,7 +195,19 @@ func (s *settings) complete() ([]string, error) {
 	if err != nil {
 		errs = append(errs, err)
 	}
+	if s.webhookPort < 0 || s.webhookPort > 65535 {
+		errs = append(errs, fmt.Errorf("--webhook-port: %d: must be from 0 to 65535", s.webhookPort))
+	}
+	if s.webhookService == "" && (s.webhookSecret != "" || s.webhookConfiguration != "") && s.webhookPort != 0 {
+		errs = append(errs, errors.New("--webhook-service-name: must be given with --webhook-secret-name and --webhook-configuration-name: the certificate is made for it"))
+	}
+	s.webhookSecret = cmp.Or(s.webhookSecret, s.webhookService+"-webhook-cert")
+	s.webhookConfiguration = cmp.Or(s.webhookConfiguration, s.webhookService)
 	var warnings []string
+	if s.shadow && s.webhook() {
+		warnings = append(warnings, "--webhook-service-name: the webhook is not served in shadow mode, which writes no certificate")
+		s.webhookService = ""
+	}
 	for _, name := range unknown {
 		warnings = append(warnings, fmt.Sprintf("--feature-gates: %s is not known and has no effect", name))
 	}
@@ -198,6 +219,14 @@ func (s *settings) complete() ([]string, error) {
 	}
 	return warnings, errors.Join(errs...)
 }
+
+// solve are the options of plans.
+func (s *settings) solve() schedule.Options {
+	return schedule.Options{Preferences: schedule.PreferencePolicy(s.preferences), MinValues: schedule.MinValuesPolicy(s.minValues)}
+}
+
+// webhook reports whether the webhook is served.
+func (s *settings) webhook() bool { return s.webhookPort != 0 && s.webhookService != "" }
 
 // ownNamespace is that of the pod this process runs in.
 func ownNamespace() string {

@@ -240,4 +240,3 @@ func price(c *catalog.Catalog, labels map[string]string) catalog.Price {
 	}
 	return 0
 }
-

@@ -4,6 +4,8 @@ package nodepolicy
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +47,11 @@ type Options struct {
 	Changed <-chan string
 	// InForce is called after policies in force may have changed. Defaults to none.
 	InForce func()
-	// Shadow puts policies in force on all replicas and writes no status.
+	// Elected is closed once this process leads. Before, it puts policies in force as well,
+	// since every replica answers the API server, and one that takes over must not begin
+	// without them; but it writes nothing. Nil leads.
+	Elected <-chan struct{}
+	// Shadow writes nothing, whoever leads.
 	Shadow bool
 	// Refresh is how often the activity of the last hour is written. Defaults to 1 min.
 	Refresh time.Duration
@@ -81,29 +87,64 @@ func New(opts Options) *Controller {
 
 // Register adds the controller to mgr.
 func (c *Controller) Register(mgr manager.Manager) error {
-	if err := mgr.Add(manager.RunnableFunc(c.forward)); err != nil {
+	if err := mgr.Add(everywhere(c.forward)); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("nodepolicy").
 		For(&v1alpha1.NodePolicy{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.changed, &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4, NeedLeaderElection: new(!c.opts.Shadow)}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, NeedLeaderElection: new(false)}).
 		Complete(c)
 }
 
-// forward turns names of changed policies into requests.
+// everywhere runs on all replicas, whoever leads.
+type everywhere func(context.Context) error
+
+func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// forward turns names of changed policies into requests, and those of all once this process
+// leads, for what it did not write before.
 func (c *Controller) forward(ctx context.Context) error {
+	elected := c.opts.Elected
 	for {
+		var names []string
 		select {
 		case <-ctx.Done():
 			return nil
 		case name := <-c.opts.Changed:
+			names = []string{name}
+		case <-elected:
+			elected = nil
+			c.mu.Lock()
+			names = slices.Sorted(maps.Keys(c.applied))
+			c.mu.Unlock()
+		}
+		for _, name := range names {
 			select {
 			case c.changed <- event.GenericEvent{Object: &v1alpha1.NodePolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}}:
 			case <-ctx.Done():
 				return nil
 			}
 		}
+	}
+}
+
+// writes reports whether this process writes what it finds out.
+func (c *Controller) writes() bool {
+	if c.opts.Shadow {
+		return false
+	}
+	if c.opts.Elected == nil {
+		return true
+	}
+	select {
+	case <-c.opts.Elected:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -144,7 +185,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if np.Status.Revision != status.Revision || known && before.Revision != status.Revision {
 		c.opts.InForce()
 	}
-	if c.opts.Shadow {
+	if !c.writes() {
 		return reconcile.Result{}, nil
 	}
 	c.tell(&np, status, ready)

@@ -182,3 +182,38 @@ func TestController_shadow(t *testing.T) {
 		t.Errorf("applied %v with status %+v, want it in force and nothing written", set.applied, np.Status)
 	}
 }
+
+// TestController_standby has a replica that does not lead put policies in force, and write
+// what came of them once it does.
+func TestController_standby(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(policy("good", "ok", 1)).WithStatusSubresource(&v1alpha1.NodePolicy{}).Build()
+	set := &memory{status: map[string]v1alpha1.NodePolicyStatus{}}
+	elected := make(chan struct{})
+	c := New(Options{Client: cl, Set: set, Elected: elected})
+	revision := func() string {
+		t.Helper()
+		if _, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "good"}}); err != nil {
+			t.Fatal(err)
+		}
+		var np v1alpha1.NodePolicy
+		if err := cl.Get(t.Context(), client.ObjectKey{Name: "good"}, &np); err != nil {
+			t.Fatal(err)
+		}
+		return np.Status.Revision
+	}
+	if got := revision(); len(set.applied) != 1 || got != "" {
+		t.Errorf("applied %v with revision %q, want it in force and nothing written", set.applied, got)
+	}
+	go func() { _ = c.forward(t.Context()) }()
+	close(elected)
+	if asked := <-c.changed; asked.Object.GetName() != "good" {
+		t.Errorf("asked to look at %q", asked.Object.GetName())
+	}
+	if got := revision(); len(set.applied) != 1 || got != "r1" {
+		t.Errorf("applied %v with revision %q, want it written by who leads", set.applied, got)
+	}
+}

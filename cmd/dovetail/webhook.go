@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dovetail-sh/dovetail/engine/webhook"
+)
+
+// addWebhook answers the API server about NodePools and NodePolicies, on all replicas.
+func (a *assembly) addWebhook() error {
+	s := a.settings
+	if !s.webhook() {
+		return nil
+	}
+	w := webhook.New(webhook.Options{
+		Namespace: s.namespace, Moment: a.moment, Catalog: a.provider.Catalog, Solve: s.solve(),
+		Policies: a.inForce.engine, Facts: a.facts, Loader: a.inForce.loader, Open: a.inForce.open,
+	})
+	return w.Serve(a.mgr, s.webhookPort, webhook.NewCertificates(webhook.CertificateOptions{
+		Reader: a.mgr.GetAPIReader(), Writer: a.mgr.GetClient(),
+		Namespace: s.namespace, Service: s.webhookService, Secret: s.webhookSecret, Configuration: s.webhookConfiguration,
+	}))
+}
+
+// moment is the state of the cluster for the webhook, once all of it is known.
+func (a *assembly) moment(ctx context.Context) (webhook.Moment, error) {
+	if why := a.state.Unsynced(); why != "" {
+		return webhook.Moment{}, fmt.Errorf("not known yet: %s", why)
+	}
+	m, err := a.state.Snapshot(ctx)
+	if err != nil {
+		return webhook.Moment{}, err
+	}
+	return webhook.Moment{Snapshot: m.Snapshot, Objects: m.Objects, Catalogs: m.Catalogs}, nil
+}
