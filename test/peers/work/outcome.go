@@ -55,7 +55,7 @@ func (w *Work) Check(o *Outcome) error {
 		used := resources.List{}
 		for _, p := range pods {
 			seen[p]++
-			used.AddTo(podRequests(p))
+			used.AddTo(Requests(p))
 		}
 		if !used.FitsIn(room) {
 			errs = append(errs, fmt.Errorf("%s: its %d pods need %v, there is room for %v", node, len(pods), used, room))
@@ -85,7 +85,7 @@ func (w *Work) Check(o *Outcome) error {
 		room[n.Name] = free
 	}
 	for _, p := range w.Bound {
-		room[p.Spec.NodeName].SubFrom(podRequests(p))
+		room[p.Spec.NodeName].SubFrom(Requests(p))
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Existing)) {
 		free, ok := room[name]
@@ -119,7 +119,7 @@ func (w *Work) Check(o *Outcome) error {
 func (w *Work) price(it *catalog.InstanceType, n Node) (catalog.Price, bool) {
 	for i := range it.Offerings {
 		of := &it.Offerings[i]
-		if of.Zone == n.Zone && of.CapacityType == n.CapacityType && !of.Unavailable && w.admits(it, of) {
+		if of.Zone == n.Zone && of.CapacityType == n.CapacityType && !of.Unavailable && w.Admits(it, of) {
 			return of.Price, true
 		}
 	}
@@ -152,8 +152,8 @@ func (o *Outcome) Placed() []*corev1.Pod {
 	return out
 }
 
-// podRequests are what the scheduler counts for a generated pod: one container.
-func podRequests(p *corev1.Pod) resources.List {
+// Requests are what the scheduler counts for a generated pod: one container.
+func Requests(p *corev1.Pod) resources.List {
 	out := resources.List{corev1.ResourcePods: 1}
 	for name, q := range p.Spec.Containers[0].Resources.Requests {
 		out[name] = resources.Amount(name, q)
@@ -171,7 +171,7 @@ func (w *Work) ClassBound(pods []*corev1.Pod) bound.Result {
 	needs := make([]map[string]int64, len(pods))
 	for i, p := range pods {
 		needs[i] = map[string]int64{}
-		for name, v := range podRequests(p) {
+		for name, v := range Requests(p) {
 			if v > 0 {
 				needs[i][string(name)] = v
 			}

@@ -42,7 +42,7 @@ type Work struct {
 // Diverse is the mix of Karpenter's own benchmark, on a catalogue that stands for that
 // benchmark's (see package karpenter), with its NodePool, whose limits are never met.
 func Diverse(n int, seed int64, types []*catalog.InstanceType) *Work {
-	pool := newPool()
+	pool := NewPool()
 	pool.Spec.Limits = corev1.ResourceList{
 		corev1.ResourceCPU:    resource.MustParse("10000000"),
 		corev1.ResourceMemory: resource.MustParse("10000000Gi"),
@@ -52,12 +52,12 @@ func Diverse(n int, seed int64, types []*catalog.InstanceType) *Work {
 
 // Uniform is n uniform pods on the current amd64 types for general purposes.
 func Uniform(n int, seed uint32, types []*catalog.InstanceType) *Work {
-	return &Work{Name: "uniform", Pods: UniformPods(n, seed), Types: onDemand(types), Pool: newPool(current("c", "m", "r")...)}
+	return &Work{Name: "uniform", Pods: UniformPods(n, seed), Types: OnDemand(types), Pool: NewPool(current("c", "m", "r")...)}
 }
 
 // Catalogue is n uniform pods on everything there is, of any architecture.
 func Catalogue(n int, seed uint32, types []*catalog.InstanceType) *Work {
-	return &Work{Name: "catalogue", Pods: UniformPods(n, seed), Types: onDemand(types), Pool: newPool()}
+	return &Work{Name: "catalogue", Pods: UniformPods(n, seed), Types: OnDemand(types), Pool: NewPool()}
 }
 
 // Openb is the pods of a trace (see [TracePods]) on the current amd64 types for
@@ -67,7 +67,7 @@ func Openb(trace io.Reader, n int, types []*catalog.InstanceType) (*Work, error)
 	if err != nil {
 		return nil, err
 	}
-	return &Work{Name: "openb", Pods: pods, Types: onDemand(types), Pool: newPool(current("c", "m", "r", "g", "p")...)}, nil
+	return &Work{Name: "openb", Pods: pods, Types: OnDemand(types), Pool: NewPool(current("c", "m", "r", "g", "p")...)}, nil
 }
 
 func current(categories ...string) []karpv1.Requirement {
@@ -79,7 +79,8 @@ func current(categories ...string) []karpv1.Requirement {
 	}
 }
 
-func newPool(reqs ...karpv1.Requirement) *karpv1.NodePool {
+// NewPool is a NodePool named [PoolName] that is ready and has these requirements.
+func NewPool(reqs ...karpv1.Requirement) *karpv1.NodePool {
 	p := &karpv1.NodePool{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "karpenter.sh/v1", Kind: "NodePool"},
 		ObjectMeta: metav1.ObjectMeta{Name: PoolName, UID: "11111111-0000-4000-8000-000000000000"},
@@ -92,9 +93,9 @@ func newPool(reqs ...karpv1.Requirement) *karpv1.NodePool {
 	return p
 }
 
-// onDemand keeps the on-demand offerings that can be bought, and the types that have
+// OnDemand keeps the on-demand offerings that can be bought, and the types that have
 // one.
-func onDemand(types []*catalog.InstanceType) []*catalog.InstanceType {
+func OnDemand(types []*catalog.InstanceType) []*catalog.InstanceType {
 	var out []*catalog.InstanceType
 	for _, it := range types {
 		c := *it
@@ -175,10 +176,10 @@ func (w *Work) WithHalfFullNodes(count int) error {
 	return nil
 }
 
-// admits reports whether the pool's requirements leave the type, and the offering if
+// Admits reports whether the pool's requirements leave the type, and the offering if
 // it is not nil. It reads requirements on its own, so that a bound does not depend on
 // the code of an engine.
-func (w *Work) admits(it *catalog.InstanceType, o *catalog.Offering) bool {
+func (w *Work) Admits(it *catalog.InstanceType, o *catalog.Offering) bool {
 	for _, r := range w.Pool.Spec.Template.Spec.Requirements {
 		var have []string
 		switch r.Key {
@@ -242,7 +243,7 @@ func (w *Work) Admitted() int {
 func (w *Work) cheapest(it *catalog.InstanceType) (catalog.Price, bool) {
 	price, ok := catalog.Price(0), false
 	for i := range it.Offerings {
-		if o := &it.Offerings[i]; !o.Unavailable && w.admits(it, o) && (!ok || o.Price < price) {
+		if o := &it.Offerings[i]; !o.Unavailable && w.Admits(it, o) && (!ok || o.Price < price) {
 			price, ok = o.Price, true
 		}
 	}

@@ -138,7 +138,7 @@ func TestTracePods(t *testing.T) {
 			}
 			var got []resources.List
 			for _, p := range pods {
-				got = append(got, podRequests(p))
+				got = append(got, Requests(p))
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
@@ -161,7 +161,7 @@ func machine(name string, cpu int64, price catalog.Price, labels ...requirements
 }
 
 func TestWork_ClassBound(t *testing.T) {
-	w := &Work{Types: onDemand([]*catalog.InstanceType{machine("small", 2000, 1e6), machine("large", 20000, 5e6)}), Pool: newPool()}
+	w := &Work{Types: OnDemand([]*catalog.InstanceType{machine("small", 2000, 1e6), machine("large", 20000, 5e6)}), Pool: NewPool()}
 	var plain, apart maker
 	for range 40 {
 		plain.add(nil, requests(1000, 16))
@@ -177,7 +177,7 @@ func TestWork_ClassBound(t *testing.T) {
 	if got := w.ClassBound(apart.pods).Bound; math.Abs(got-3) > 1e-4 {
 		t.Errorf("3 pods apart from each other: bound %v, want 3 (a small node each)", got)
 	}
-	w.Pool = newPool(karpv1.Requirement{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"small"}})
+	w.Pool = NewPool(karpv1.Requirement{Key: corev1.LabelInstanceTypeStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"small"}})
 	if got := w.ClassBound(plain.pods).Bound; math.Abs(got-20) > 1e-4 {
 		t.Errorf("40 pods of one CPU on small nodes only: bound %v, want 20", got)
 	}
@@ -187,7 +187,7 @@ func TestWork_Admitted(t *testing.T) {
 	gen := func(g string) requirements.Requirement { return requirements.In(GenerationLabel, g) }
 	cat := func(c string) requirements.Requirement { return requirements.In(CategoryLabel, c) }
 	amd := requirements.In(corev1.LabelArchStable, "amd64")
-	types := onDemand([]*catalog.InstanceType{
+	types := OnDemand([]*catalog.InstanceType{
 		machine("m5.large", 2000, 1e6, gen("5"), cat("m"), amd),
 		machine("m2.large", 2000, 1e6, gen("2"), cat("m"), amd),
 		machine("m10.large", 2000, 1e6, gen("10"), cat("m"), amd),
@@ -207,7 +207,7 @@ func TestWork_Check(t *testing.T) {
 	for range 3 {
 		m.add(nil, requests(1000, 16))
 	}
-	w := &Work{Pods: m.pods, Types: onDemand([]*catalog.InstanceType{machine("small", 2000, 1e6)}), Pool: newPool()}
+	w := &Work{Pods: m.pods, Types: OnDemand([]*catalog.InstanceType{machine("small", 2000, 1e6)}), Pool: NewPool()}
 	small := func(pods ...*corev1.Pod) Node {
 		return Node{InstanceType: "small", Zone: "a", CapacityType: catalog.OnDemand, Pods: pods}
 	}
@@ -255,7 +255,7 @@ func TestWork_WithHalfFullNodes(t *testing.T) {
 	}
 	used := map[string]int64{}
 	for _, p := range w.Bound {
-		used[p.Spec.NodeName] += podRequests(p)[corev1.ResourceCPU]
+		used[p.Spec.NodeName] += Requests(p)[corev1.ResourceCPU]
 	}
 	for _, n := range w.Nodes {
 		if got, want := used[n.Name], n.Status.Capacity.Cpu().MilliValue()/2; got != want {
