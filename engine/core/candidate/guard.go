@@ -33,10 +33,16 @@ type pair struct{ namespace, key, value string }
 func newGuards(list []*policyv1.PodDisruptionBudget) *guards {
 	g := &guards{byPair: map[pair][]*guard{}, open: map[string][]*guard{}}
 	for _, b := range list {
-		// A selector that cannot be read selects nothing, as in the API server.
-		s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-		if err != nil || b.Spec.Selector == nil {
+		if b.Spec.Selector == nil {
 			continue
+		}
+		// The API server has checked the labels; checking them again takes long.
+		s := labels.SelectorFromValidatedSet(b.Spec.Selector.MatchLabels)
+		if len(b.Spec.Selector.MatchExpressions) > 0 {
+			var err error
+			if s, err = metav1.LabelSelectorAsSelector(b.Spec.Selector); err != nil {
+				continue // what cannot be read selects nothing, as in the API server
+			}
 		}
 		one := &guard{b, s}
 		if match := b.Spec.Selector.MatchLabels; len(match) > 0 {

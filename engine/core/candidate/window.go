@@ -41,29 +41,43 @@ func WindowOf(b *karpv1.Budget) (Window, error) {
 	if b.Schedule == nil && b.Duration == nil {
 		return Window{}, nil
 	}
-	var w Window
 	var errs []error
 	if b.Schedule == nil {
 		errs = append(errs, &BudgetError{"schedule", "a duration needs a schedule that says when it starts"})
-	} else {
+	}
+	if b.Duration == nil {
+		errs = append(errs, &BudgetError{"duration", "a schedule needs a duration that says how long the budget is active"})
+	}
+	var w Window
+	if b.Schedule != nil {
 		s, err := parseSchedule(*b.Schedule)
 		if err != nil {
 			errs = append(errs, &BudgetError{"schedule", fmt.Sprintf("%q: %v", *b.Schedule, err)})
 		}
 		w.schedule = s
 	}
-	switch {
-	case b.Duration == nil:
-		errs = append(errs, &BudgetError{"duration", "a schedule needs a duration that says how long the budget is active"})
-	case b.Duration.Duration < time.Minute:
-		errs = append(errs, &BudgetError{"duration", fmt.Sprintf("%s: must be at least a minute", b.Duration.Duration)})
-	default:
+	if b.Duration != nil {
+		if b.Duration.Duration < time.Minute {
+			errs = append(errs, &BudgetError{"duration", fmt.Sprintf("%s: must be at least a minute", b.Duration.Duration)})
+		}
 		w.length = min(b.Duration.Duration, maxLength)
 	}
 	if len(errs) > 0 {
 		return Window{}, errors.Join(errs...)
 	}
 	return w, nil
+}
+
+// NewWindow reads a schedule as [WindowOf] does, for windows that are not of budgets.
+func NewWindow(schedule string, length time.Duration) (Window, error) {
+	s, err := parseSchedule(schedule)
+	if err == nil && length < time.Minute {
+		err = fmt.Errorf("duration %s: must be at least a minute", length)
+	}
+	if err != nil {
+		return Window{}, err
+	}
+	return Window{s, min(length, maxLength)}, nil
 }
 
 // parseSchedule reads five cron fields or a name such as @daily.
