@@ -18,8 +18,8 @@
 //	cloud     where nodes come from: the port, a test that every provider passes, and sim
 //	state     watches become Snapshots
 //	controller  what acts: provision buys, nodeclaim makes Nodes of NodeClaims, terminate
-//	          ends them, repair and static ask for more or fewer; nodepool and nodepolicy
-//	          keep the status of what users write
+//	          ends them, repair and static ask for more or fewer, drift says which may
+//	          go; nodepool and nodepolicy keep the status of what users write
 //	observe   metrics and events
 //	simulate  plans without a cluster
 //

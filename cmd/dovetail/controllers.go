@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/dovetail-sh/dovetail/engine/controller/drift"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepolicy"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
@@ -37,6 +38,7 @@ func (a *assembly) addControllers() error {
 			claims.BeforeReady = provisioner.Nominate
 		}
 		controllers["nodeclaim"] = nodeclaim.New(claims)
+		controllers["drift"] = drift.New(drift.Options{Client: a.mgr.GetClient(), Provider: a.provider, State: a.state})
 		controllers["terminate"] = terminate.New(terminate.Options{
 			Client: a.mgr.GetClient(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
 		})
