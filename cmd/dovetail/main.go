@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,13 +76,17 @@ func versionCommand() *cobra.Command {
 	}
 }
 
+// release is the version that a build from a checkout is given by the linker, since such a
+// build need not know git. The default is what the go command knows.
+var release string
+
 // version is the module's version, with the revision it was built from if that is known.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "dovetail (unknown)"
 	}
-	v := "dovetail " + info.Main.Version
+	v := "dovetail " + cmp.Or(release, info.Main.Version)
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
 			v += " (" + s.Value[:12] + ")"
