@@ -5,7 +5,7 @@ SHELL := bash
 # Modules under test that import Karpenter need a newer Go than the product does.
 NEWER_GO := go1.27.3
 NEWER_MODULES := test/crds test/peers
-OTHER_MODULES := test/oracle test/tools/controllergen
+OTHER_MODULES := test/oracle test/tools/controllergen test/chart
 MODULES := $(wildcard $(addsuffix /go.mod,$(OTHER_MODULES) $(NEWER_MODULES)))
 # $(call toolchain,DIR) is what selects the Go of a nested module.
 toolchain = $(if $(filter $(1),$(NEWER_MODULES)),GOTOOLCHAIN=$(NEWER_GO))
@@ -36,7 +36,7 @@ down: ## stop the control plane that make up started
 	@go run ./cmd/dovetail-cluster down
 
 .PHONY: test
-test: test-unit test-modules e2e ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers, end to end
+test: test-unit test-modules e2e chart-test ## run all tests: unit tests, fuzz seeds, CRDs, oracle, peers, end to end, the chart
 
 .PHONY: test-unit
 test-unit: ## run the unit tests and fuzz seeds of the product
@@ -47,7 +47,7 @@ test-unit: ## run the unit tests and fuzz seeds of the product
 
 .PHONY: test-modules
 test-modules: ## run the tests against Kubernetes' and Karpenter's own code
-	@failed=0; $(foreach m,$(patsubst %/go.mod,%,$(MODULES)),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...) || failed=1;) exit $$failed
+	@failed=0; $(foreach m,$(filter-out test/chart,$(patsubst %/go.mod,%,$(MODULES))),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...) || failed=1;) exit $$failed
 
 .PHONY: controlplane
 controlplane: ## build the control plane of the end-to-end tests and make run; cached, 8 minutes at first
@@ -58,12 +58,22 @@ e2e: controlplane ## run the end-to-end tests on a real control plane; RUN=regex
 	@echo "== end to end"
 	@go test -p 1 -parallel 8 -timeout 30m $(if $(RUN),-run '$(RUN)') ./test/cluster/... ./cmd/dovetail-cluster ./test/e2e/...
 
+.PHONY: chart-test
+chart-test: controlplane ## install, use, upgrade, migrate and uninstall the chart on a real control plane; RUN=regexp selects
+	@echo "== chart"
+	@cd test/chart && go test -timeout 30m $(if $(RUN),-run '$(RUN)') ./...
+
+.PHONY: chart-lint
+chart-lint: ## helm lint
+	@echo "== helm lint"
+	@cd test/chart && go test -run '^TestLint$$' .
+
 .PHONY: chaos
 chaos: controlplane ## kill the controller KILLS=200 times under load, and count what is left over
 	@KILLS=$(or $(KILLS),200) go test -count=1 -v -timeout 60m -run '^TestChaos$$' ./test/e2e | tee /dev/stderr | grep -E '^(kills=|--- FAIL)' | sort -r | awk '{ print; if (/FAIL/) bad = 1 } END { exit bad || NR == 0 }'
 
 .PHONY: verify
-verify: generated fmt-check vet imports lint ## check generated files, format, vet, import rules and lint
+verify: generated fmt-check vet imports lint chart-lint ## check generated files, format, vet, import rules, lint and the chart
 
 .PHONY: generate
 generate: ## make generated files anew: deep copies, CRDs, schemas
