@@ -310,8 +310,10 @@ func TestCertificates_faults(t *testing.T) {
 		serves bool
 	}{
 		"a Secret that may not be written": {
-			funcs: interceptor.Funcs{Update: func(_ context.Context, c client.WithWatch, o client.Object, _ ...client.UpdateOption) error { return forbidden }},
-			want:  "secret system/certs:",
+			funcs: interceptor.Funcs{Update: func(_ context.Context, c client.WithWatch, o client.Object, _ ...client.UpdateOption) error {
+				return forbidden
+			}},
+			want: "secret system/certs:",
 		},
 		"a Secret that may not be read": {
 			funcs: interceptor.Funcs{Get: func(_ context.Context, c client.WithWatch, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
@@ -324,8 +326,10 @@ func TestCertificates_faults(t *testing.T) {
 			want:   "validatingwebhookconfiguration dovetail:", serves: true,
 		},
 		"a configuration that may not be written": {
-			funcs: interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error { return forbidden }},
-			want:  "validatingwebhookconfiguration dovetail:", serves: true,
+			funcs: interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return forbidden
+			}},
+			want: "validatingwebhookconfiguration dovetail:", serves: true,
 		},
 	}
 	for name, tt := range tests {

@@ -135,6 +135,9 @@ func (w *Webhook) impact(ctx context.Context, h *hypothesis) policy.Impact {
 			*out.NodesOrphaned++
 		}
 	}
+	if out.Nodes == 0 {
+		out.NodesOrphaned = new(int64)
+	}
 	switch {
 	case len(drifted) == 0 && len(h.before.Pending) == 0:
 		out.HourlyCostDelta, out.PodsUnschedulable = new(int64), new(int64)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/fact"
 )
@@ -48,8 +49,15 @@ func (w *Webhook) nodePool(ctx context.Context, req *admission.Request) (answer,
 	if err != nil {
 		return a, err
 	}
-	for _, text := range review.BudgetWeek.Errors {
-		a.deny, a.invalid = append(a.deny, "spec.disruption.budgets: "+text), true
+	sameBudgets := old != nil && reflect.DeepEqual(np.Spec.Disruption.Budgets, old.Spec.Disruption.Budgets)
+	for _, f := range candidate.Review(&np, now) {
+		text := f.Field + ": " + f.Message
+		switch {
+		case f.Severity == candidate.Error && !sameBudgets:
+			a.deny, a.invalid = append(a.deny, text), true
+		case f.Severity != candidate.Info:
+			a.warnings = append(a.warnings, text)
+		}
 	}
 	if len(a.deny) > 0 {
 		return a, nil
@@ -116,7 +124,7 @@ func (a *answer) tell(i policy.Impact) {
 		a.warn("by this change %s", strings.Join(parts, ", "))
 	}
 	if len(unknown) > 0 {
-		a.warn("policies were not told impact.%s: there was no time to find out", strings.Join(unknown, ", impact."))
+		a.warn("policies were not told impact.%s: it could not be found out in time", strings.Join(unknown, ", impact."))
 	}
 }
 
