@@ -5,7 +5,7 @@ SHELL := bash
 # Modules under test that import Karpenter need a newer Go than the product does.
 NEWER_GO := go1.27.3
 NEWER_MODULES := test/crds test/peers
-OTHER_MODULES := test/oracle test/tools/controllergen test/chart
+OTHER_MODULES := test/oracle test/tools/controllergen test/chart test/tools/image
 MODULES := $(wildcard $(addsuffix /go.mod,$(OTHER_MODULES) $(NEWER_MODULES)))
 # $(call toolchain,DIR) is what selects the Go of a nested module.
 toolchain = $(if $(filter $(1),$(NEWER_MODULES)),GOTOOLCHAIN=$(NEWER_GO))
@@ -116,6 +116,11 @@ lint: ## run golangci-lint, built on first use
 .PHONY: build
 build: ## build bin/dovetail
 	@go build -trimpath -o bin/dovetail ./cmd/dovetail
+
+.PHONY: image
+image: ## build the container image for amd64 and arm64 below dist, without a container engine, and test it
+	@cd test/tools/image && go run . -source $(CURDIR) -out $(CURDIR)/dist
+	@cd test/tools/image && go test -count=1 -timeout 30m -run '^TestProduct$$' . -dist $(CURDIR)/dist
 
 .PHONY: bench
 bench: ## run the Go benchmarks, BENCH=regexp selects
