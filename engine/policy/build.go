@@ -74,6 +74,28 @@ func (f Facts) withDefaults() Facts {
 type Inputs struct {
 	mu     sync.Mutex
 	tables map[string]table
+	sums   sums
+}
+
+// sums are what questions about one snapshot share. They must not be changed.
+type sums struct {
+	snap   *snapshot.Snapshot
+	labels string
+	totals Totals
+	pools  map[string]NodePool
+}
+
+// sumsOf sums up snap, once for all questions about it that follow one another.
+func (b *Inputs) sumsOf(snap *snapshot.Snapshot, facts Facts) sums {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if labels := strings.Join(facts.TotalLabels, ","); b.sums.snap != snap || b.sums.labels != labels {
+		b.sums = sums{snap: snap, labels: labels, totals: facts.totals(snap), pools: make(map[string]NodePool, len(snap.Pools))}
+		for _, p := range snap.Pools {
+			b.sums.pools[p.Name] = nodePool(snap, p)
+		}
+	}
+	return b.sums
 }
 
 type table struct {
@@ -812,9 +834,10 @@ func utilization(n *snapshot.Node, add resources.List) Utilization {
 // CandidateOf. Pods and owners are those on the candidates.
 func (b *Inputs) Disrupt(snap *snapshot.Snapshot, cmd Command, owners []Owner, facts Facts) *DisruptInput {
 	facts = facts.withDefaults()
+	sums := b.sumsOf(snap, facts)
 	out := &DisruptInput{
 		Meta: facts.meta(snap), Command: cmd, NodePools: map[string]NodePool{}, Pods: []Pod{}, Owners: owners,
-		Commitments: facts.Commitments, Totals: facts.totals(snap), InFlight: facts.InFlight, History: facts.History,
+		Commitments: facts.Commitments, Totals: sums.totals, InFlight: facts.InFlight, History: facts.History,
 	}
 	if out.Owners == nil {
 		out.Owners = []Owner{}
@@ -829,7 +852,7 @@ func (b *Inputs) Disrupt(snap *snapshot.Snapshot, cmd Command, owners []Owner, f
 	}
 	for _, p := range snap.Pools {
 		if want[p.Name] {
-			out.NodePools[p.Name] = nodePool(snap, p)
+			out.NodePools[p.Name] = sums.pools[p.Name]
 		}
 	}
 	if len(out.NodePools) == 1 {
@@ -838,10 +861,12 @@ func (b *Inputs) Disrupt(snap *snapshot.Snapshot, cmd Command, owners []Owner, f
 		}
 	}
 	var keys []snapshot.PodKey
-	for _, n := range snap.Nodes {
-		if !gone[n.Name] {
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		at, ok := slices.BinarySearchFunc(snap.Nodes, name, func(n *snapshot.Node, name string) int { return strings.Compare(n.Name, name) })
+		if !ok {
 			continue
 		}
+		n := snap.Nodes[at]
 		for _, i := range n.Pods {
 			p := &snap.Pods[i]
 			if p.Daemon {

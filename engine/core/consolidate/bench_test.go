@@ -187,4 +187,3 @@ func (w *world) bound(b testing.TB) (cost, bound float64) {
 	b.Logf("anew: $%.2f, bound $%.2f, %d nodes, unscheduled %d", plan.Cost.Dollars(), plan.Bound.Dollars(), len(plan.NewNodes), len(plan.Unscheduled))
 	return r.Cost.Dollars(), plan.Bound.Dollars()
 }
-

@@ -63,6 +63,9 @@ type Options struct {
 	// MaxNodes is the largest number of nodes that one move replaces. Defaults to
 	// DefaultMaxNodes.
 	MaxNodes int
+	// MaxMoves is the largest number of moves of a result; what is left is found by the next
+	// call. 0 is any number.
+	MaxMoves int
 	// Trials bounds the hypotheses examined by one call. Defaults to DefaultTrials.
 	Trials int
 	// Approve is asked about each move before it becomes part of the result, in order; nil
@@ -139,6 +142,9 @@ type Rotation struct {
 	// away and swap are the names of the nodes that come next for going without a
 	// replacement, and with one.
 	away, swap string
+	// denied are the nodes that were denied since all nodes had their turn: others come
+	// before them.
+	denied map[string]bool
 }
 
 // Codes of reasons that nodes are left for, beside those of package candidate.

@@ -86,7 +86,7 @@ func (o Options) Validate() error {
 	for _, f := range []struct {
 		name  string
 		value int
-	}{{"maxNodes", o.MaxNodes}, {"trials", o.Trials}} {
+	}{{"maxNodes", o.MaxNodes}, {"maxMoves", o.MaxMoves}, {"trials", o.Trials}} {
 		if f.value < 0 {
 			errs = append(errs, fmt.Errorf("%s: %d: must not be negative", f.name, f.value))
 		}
@@ -233,10 +233,11 @@ func (s *search) within(items []*item, reason karpv1.DisruptionReason) []*item {
 
 // turn reports whether there are trials left for one more.
 func (s *search) turn() bool {
-	if s.trials >= s.opts.Trials {
+	if s.trials >= s.opts.Trials || s.opts.MaxMoves > 0 && len(s.moves) >= s.opts.MaxMoves {
 		s.unseen = true
+		return false
 	}
-	return s.trials < s.opts.Trials && s.ctx.Err() == nil
+	return s.ctx.Err() == nil
 }
 
 // takeEmpty deletes nodes on which nothing runs that needs a place. Nodes that cost nothing
@@ -448,7 +449,15 @@ func (s *search) byRatio(suits func(*item) bool) []*item {
 			list = append(list, it)
 		}
 	}
-	slices.SortStableFunc(list, worthwhile)
+	slices.SortStableFunc(list, func(a, b *item) int {
+		if x, y := s.opts.Rotation.denied[a.Node], s.opts.Rotation.denied[b.Node]; x != y {
+			if x {
+				return 1
+			}
+			return -1
+		}
+		return worthwhile(a, b)
+	})
 	return list
 }
 
@@ -518,6 +527,10 @@ func (s *search) shrink(items []*item, reason karpv1.DisruptionReason, ceiling c
 			it.busy = true
 		case len(v.Deny) > 0:
 			it.why = append(it.why, v.Deny...)
+			if s.opts.Rotation.denied == nil {
+				s.opts.Rotation.denied = map[string]bool{}
+			}
+			s.opts.Rotation.denied[it.Node] = true
 		default:
 			rest = append(rest, it)
 			cost += it.cost
@@ -663,6 +676,9 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // result lists the moves, and why every other node is left.
 func (s *search) result() Result {
+	if !s.unseen {
+		s.opts.Rotation.denied = nil
+	}
 	r := Result{Moves: s.moves, Left: make(map[string][]candidate.Reason, len(s.opts.Candidates)), Trials: s.trials, Complete: !s.unseen}
 	for i := range s.opts.Candidates {
 		c := &s.opts.Candidates[i]

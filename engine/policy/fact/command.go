@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,20 +53,62 @@ type Proposal struct {
 	Blocked map[string]time.Time
 }
 
-// Question is what policies are asked about p, whose nodes are those of snap. An unknown node
-// is an error.
-func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal, facts policy.Facts) (*policy.DisruptInput, error) {
+// Desk answers many questions about one snapshot: it looks only once at what they share. Its
+// methods may not be called at the same time.
+type Desk struct {
+	o      Objects
+	in     *policy.Inputs
+	snap   *snapshot.Snapshot
+	facts  policy.Facts
+	claims map[string]*karpv1.NodeClaim
+	nodes  map[string]*corev1.Node
+	owners *owners
+	// pods is the number of pods that no DaemonSet has.
+	pods int64
+}
+
+// Desk prepares questions about the nodes of snap.
+func (o Objects) Desk(in *policy.Inputs, snap *snapshot.Snapshot, facts policy.Facts) *Desk {
 	if facts.Pod == nil {
 		facts.Pod = o.Pod
 	}
 	if facts.Budget == nil {
 		facts.Budget = o.Budget()
 	}
+	d := &Desk{
+		o: o, in: in, snap: snap, facts: facts, owners: o.owners(snap),
+		claims: make(map[string]*karpv1.NodeClaim, len(o.NodeClaims)), nodes: make(map[string]*corev1.Node, len(o.Nodes)),
+	}
+	for _, c := range o.NodeClaims {
+		d.claims[c.Name] = c
+	}
+	for _, n := range o.Nodes {
+		d.nodes[n.Name] = n
+	}
+	for _, n := range snap.Nodes {
+		for _, i := range n.Pods {
+			if !snap.Pods[i].Daemon {
+				d.pods++
+			}
+		}
+	}
+	return d
+}
+
+// Question is what policies are asked about p, whose nodes are those of snap. An unknown node
+// is an error. For many questions about one snapshot, use [Objects.Desk].
+func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal, facts policy.Facts) (*policy.DisruptInput, error) {
+	return o.Desk(in, snap, facts).Question(p)
+}
+
+// Question is what policies are asked about p. An unknown node is an error.
+func (d *Desk) Question(p Proposal) (*policy.DisruptInput, error) {
+	in, snap, facts := d.in, d.snap, d.facts
 	cmd := policy.Command{Reason: p.Reason, Decision: "delete", Replacements: []policy.Claim{}, Destinations: []policy.Destination{}, BalancedScore: p.Balanced}
 	gone := map[string]bool{}
 	before := int64(0)
 	for _, name := range p.Nodes {
-		c, err := o.candidate(in, snap, name, p, facts)
+		c, err := d.candidate(name, p)
 		if err != nil {
 			return nil, err
 		}
@@ -74,15 +117,9 @@ func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal
 		cmd.Candidates = append(cmd.Candidates, c)
 	}
 	moved := map[snapshot.PodKey]resources.List{}
-	all := int64(0)
-	for _, n := range snap.Nodes {
-		for _, i := range n.Pods {
-			pod := &snap.Pods[i]
-			if pod.Daemon {
-				continue
-			}
-			all++
-			if gone[n.Name] && !pod.Terminating {
+	for _, name := range p.Nodes {
+		for _, i := range d.node(name).Pods {
+			if pod := &snap.Pods[i]; !pod.Daemon && !pod.Terminating {
 				moved[pod.Key] = snap.Classes[pod.Class].Requests
 			}
 		}
@@ -92,7 +129,7 @@ func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal
 		cmd.Replacements = in.Launch(snap.Fork(gone), &p.Plan, p.Costs, facts).Claims
 	}
 	var err error
-	if cmd.Destinations, err = o.destinations(in, snap, p, moved); err != nil {
+	if cmd.Destinations, err = d.destinations(p, moved); err != nil {
 		return nil, err
 	}
 	cmd.PodsMoved = int64(len(moved))
@@ -105,13 +142,13 @@ func (o Objects) Question(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal
 	if cmd.PodsMoved > 0 {
 		s.PerPodMoved = new(s.Hourly / cmd.PodsMoved)
 	}
-	if all > 0 {
-		cmd.BlastRadius = cmd.PodsMoved * 1000 / all
+	if d.pods > 0 {
+		cmd.BlastRadius = cmd.PodsMoved * 1000 / d.pods
 	}
 	if !p.Deadline.IsZero() {
 		cmd.SecondsToDeadline = new(max(int64(p.Deadline.Sub(snap.Now)/time.Second), 0))
 	}
-	return in.Disrupt(snap, cmd, o.Owners(snap, gone), facts), nil
+	return in.Disrupt(snap, cmd, d.owners.on(gone), facts), nil
 }
 
 func floor(a, b int64) int64 {
@@ -123,7 +160,7 @@ func floor(a, b int64) int64 {
 }
 
 // destinations are the running nodes that take pods which move.
-func (o Objects) destinations(in *policy.Inputs, snap *snapshot.Snapshot, p Proposal, moved map[snapshot.PodKey]resources.List) ([]policy.Destination, error) {
+func (d *Desk) destinations(p Proposal, moved map[snapshot.PodKey]resources.List) ([]policy.Destination, error) {
 	onto := map[string]resources.List{}
 	for _, a := range p.Plan.Assignments {
 		requests, ok := moved[a.Pod]
@@ -136,20 +173,20 @@ func (o Objects) destinations(in *policy.Inputs, snap *snapshot.Snapshot, p Prop
 		onto[a.Node].AddTo(requests)
 	}
 	out := []policy.Destination{}
-	for _, n := range snap.Nodes {
-		add := onto[n.Name]
-		if add == nil {
+	for _, name := range slices.Sorted(maps.Keys(onto)) {
+		n, add := d.node(name), onto[name]
+		if n == nil {
 			continue
 		}
-		d := policy.Destination{Node: n.Name, Pool: n.Pool, InFlight: n.InFlight || !n.Initialized}
+		to := policy.Destination{Node: n.Name, Pool: n.Pool, InFlight: n.InFlight || !n.Initialized}
 		var err error
-		if d.UtilizationBefore, d.UtilizationAfter, err = in.UtilizationOf(snap, n.Name, add); err != nil {
+		if to.UtilizationBefore, to.UtilizationAfter, err = d.in.UtilizationOf(d.snap, n.Name, add); err != nil {
 			return nil, err
 		}
-		if c := o.claims()[n.Claim]; c != nil {
-			d.SecondsSinceLastPodEvent = since(snap.Now, c.Status.LastPodEventTime)
+		if c := d.claims[n.Claim]; c != nil {
+			to.SecondsSinceLastPodEvent = since(d.snap.Now, c.Status.LastPodEventTime)
 		}
-		out = append(out, d)
+		out = append(out, to)
 	}
 	return out, nil
 }
@@ -161,32 +198,31 @@ func since(now time.Time, t metav1.Time) *int64 {
 	return new(max(int64(now.Sub(t.Time)/time.Second), 0))
 }
 
-func (o Objects) claims() map[string]*karpv1.NodeClaim {
-	out := make(map[string]*karpv1.NodeClaim, len(o.NodeClaims))
-	for _, c := range o.NodeClaims {
-		out[c.Name] = c
+// node is a node of the snapshot; nil if there is none of that name.
+func (d *Desk) node(name string) *snapshot.Node {
+	i, ok := slices.BinarySearchFunc(d.snap.Nodes, name, func(n *snapshot.Node, name string) int { return strings.Compare(n.Name, name) })
+	if !ok {
+		return nil
 	}
-	return out
+	return d.snap.Nodes[i]
 }
 
 // candidate is a node of p with what its objects say.
-func (o Objects) candidate(in *policy.Inputs, snap *snapshot.Snapshot, name string, p Proposal, facts policy.Facts) (policy.Candidate, error) {
-	c, err := in.CandidateOf(snap, name, facts)
+func (d *Desk) candidate(name string, p Proposal) (policy.Candidate, error) {
+	snap, facts := d.snap, d.facts
+	c, err := d.in.CandidateOf(snap, name, facts)
 	if err != nil {
 		return c, err
 	}
-	i, _ := slices.BinarySearchFunc(snap.Nodes, name, func(n *snapshot.Node, name string) int { return strings.Compare(n.Name, name) })
-	n := snap.Nodes[i]
+	n := d.node(name)
 	created := metav1.Time{}
-	for _, node := range o.Nodes {
-		if node.Name == name {
-			c.Annotations, created = node.Annotations, node.CreationTimestamp
-		}
+	if node := d.nodes[name]; node != nil {
+		c.Annotations, created = node.Annotations, node.CreationTimestamp
 	}
 	if node := c.Annotations[karpv1.DoNotDisruptAnnotationKey]; node == "true" {
 		c.Blockers = append(c.Blockers, "the node has the annotation "+karpv1.DoNotDisruptAnnotationKey)
 	}
-	if claim := o.claims()[n.Claim]; claim != nil {
+	if claim := d.claims[n.Claim]; claim != nil {
 		created = claim.CreationTimestamp
 		c.SecondsSinceLastPodEvent = since(snap.Now, claim.Status.LastPodEventTime)
 		_, c.Fallback = claim.Annotations[FallbackAnnotation]

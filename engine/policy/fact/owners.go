@@ -93,14 +93,24 @@ func (r *reader) owner(key snapshot.PodKey) id {
 // name. A pod on a node is ready unless its status says that it is not. Replicas are those
 // that the controller wants as far as its object is known, else the pods that there are.
 func (o Objects) Owners(snap *snapshot.Snapshot, nodes map[string]bool) []policy.Owner {
+	return o.owners(snap).on(nodes)
+}
+
+// owners are all controllers of pods, and how many ready pods of each are on each node.
+type owners struct {
+	all map[id]*policy.Owner
+	// here counts the pods of each controller by node, ready those of them that are ready.
+	here, ready map[string]map[id]int64
+}
+
+func (o Objects) owners(snap *snapshot.Snapshot) *owners {
 	r := o.reader(snap)
-	all := map[id]*policy.Owner{}
-	here := map[id]bool{}
+	out := &owners{all: map[id]*policy.Owner{}, here: make(map[string]map[id]int64, len(snap.Nodes)), ready: make(map[string]map[id]int64, len(snap.Nodes))}
 	owner := func(o id) *policy.Owner {
-		if all[o] == nil {
-			all[o] = &policy.Owner{Kind: o.kind, Namespace: o.namespace, Name: o.name, ByCapacityType: map[string]int64{}, ByZone: map[string]int64{}}
+		if out.all[o] == nil {
+			out.all[o] = &policy.Owner{Kind: o.kind, Namespace: o.namespace, Name: o.name, ByCapacityType: map[string]int64{}, ByZone: map[string]int64{}}
 		}
-		return all[o]
+		return out.all[o]
 	}
 	for _, i := range snap.Pending {
 		if o := r.owner(snap.Pods[i].Key); o != (id{}) {
@@ -108,6 +118,7 @@ func (o Objects) Owners(snap *snapshot.Snapshot, nodes map[string]bool) []policy
 		}
 	}
 	for _, n := range snap.Nodes {
+		here, ready := map[id]int64{}, map[id]int64{}
 		for _, i := range n.Pods {
 			p := &snap.Pods[i]
 			if p.Daemon {
@@ -117,7 +128,7 @@ func (o Objects) Owners(snap *snapshot.Snapshot, nodes map[string]bool) []policy
 			if o == (id{}) {
 				continue
 			}
-			here[o] = here[o] || nodes[n.Name]
+			here[o]++
 			w := owner(o)
 			w.Replicas++
 			w.ByCapacityType[n.Labels[karpv1.CapacityTypeLabelKey]]++
@@ -126,19 +137,31 @@ func (o Objects) Owners(snap *snapshot.Snapshot, nodes map[string]bool) []policy
 				continue
 			}
 			w.Ready++
-			if nodes[n.Name] {
-				w.OnThisNode++
-			} else {
-				w.ReadyElsewhere++
+			ready[o]++
+		}
+		out.here[n.Name], out.ready[n.Name] = here, ready
+	}
+	r.wanted(out.all)
+	return out
+}
+
+// on are the controllers with pods on the named nodes. They share their maps.
+func (w *owners) on(nodes map[string]bool) []policy.Owner {
+	byID := map[id]policy.Owner{}
+	for name := range nodes {
+		for o := range w.here[name] {
+			own, ok := byID[o]
+			if !ok {
+				own = *w.all[o]
 			}
+			own.OnThisNode += w.ready[name][o]
+			byID[o] = own
 		}
 	}
-	r.wanted(all)
-	out := []policy.Owner{}
-	for o, w := range all {
-		if here[o] {
-			out = append(out, *w)
-		}
+	out := make([]policy.Owner, 0, len(byID))
+	for _, own := range byID {
+		own.ReadyElsewhere = own.Ready - own.OnThisNode
+		out = append(out, own)
 	}
 	slices.SortFunc(out, func(a, b policy.Owner) int {
 		return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))

@@ -22,6 +22,9 @@ import (
 // after it are not made in this round.
 const DisruptRound = 3 * time.Second
 
+// DisruptMoves is how many moves a round finds at most where policies are asked about each.
+const DisruptMoves = 20
+
 // Disruption is what came of a round of disruption under policies.
 type Disruption struct {
 	consolidate.Result
@@ -72,7 +75,7 @@ func (d *Disruption) Allowed(i int, n *schedule.NewNode) (requirements.Set, []sc
 // Disrupt looks for moves as [consolidate.Propose] does, at the costs that score policies see,
 // and asks the disrupt policies about each before it counts. What they deny is not made, and
 // the next best is looked for in the same round; nodes that they keep are left out and the
-// rest is asked about again. Launch policies are asked about the new nodes. A nil e has no
+// rest is asked about again. With disrupt policies opts.MaxMoves defaults to DisruptMoves. Launch policies are asked about the new nodes. A nil e has no
 // policies; opts.Approve is asked after the policies.
 //
 // The error is that of Propose, or an object that cannot be shown to a policy.
@@ -92,7 +95,10 @@ func Disrupt(ctx context.Context, e *policy.Engine, in *policy.Inputs, snap *sna
 		}
 		opts.Solve.Costs = d.Costs
 	}
-	a := &approver{ctx: ctx, engine: e, inputs: in, snap: snap, objs: objs, facts: facts, out: d, then: opts.Approve}
+	if opts.MaxMoves == 0 && len(e.Policies(policy.Disrupt)) > 0 {
+		opts.MaxMoves = DisruptMoves
+	}
+	a := &approver{engine: e, inputs: in, snap: snap, objs: objs, facts: facts, out: d, then: opts.Approve}
 	opts.Approve = a.approve
 	r, err := consolidate.Propose(ctx, snap, opts)
 	if err != nil {
@@ -104,12 +110,12 @@ func Disrupt(ctx context.Context, e *policy.Engine, in *policy.Inputs, snap *sna
 }
 
 type approver struct {
-	ctx    context.Context
 	engine *policy.Engine
 	inputs *policy.Inputs
 	snap   *snapshot.Snapshot
 	objs   fact.Objects
 	facts  policy.Facts
+	desk   *fact.Desk
 	out    *Disruption
 	then   func(ctx context.Context, m *consolidate.Move) (consolidate.Verdict, error)
 }
@@ -157,7 +163,10 @@ func (a *approver) disrupt(ctx context.Context, m *consolidate.Move) (consolidat
 			p.Balanced = &s
 		}
 	}
-	q, err := a.objs.Question(a.inputs, a.snap, p, a.facts)
+	if a.desk == nil {
+		a.desk = a.objs.Desk(a.inputs, a.snap, a.facts)
+	}
+	q, err := a.desk.Question(p)
 	if err != nil {
 		return consolidate.Verdict{}, nil, err
 	}
