@@ -130,6 +130,16 @@ type limit struct {
 	index  int
 	budget karpv1.Budget
 	window Window
+	// end is when the window ends that is active at asked, which is asked for each reason.
+	asked, end time.Time
+}
+
+// endOf is when the window ends that is active at a time.
+func (b *limit) endOf(at time.Time) time.Time {
+	if !b.asked.Equal(at) {
+		b.asked, b.end = at, b.window.End(at)
+	}
+	return b.end
 }
 
 // limits are the budgets of a NodePool.
@@ -263,7 +273,7 @@ func (l *limits) free(now time.Time, counts func(*limit) bool) (at time.Time, ok
 			if !counts(b) || !b.window.Active(at) {
 				continue
 			}
-			end := b.window.End(at)
+			end := b.endOf(at)
 			if end.IsZero() {
 				return time.Time{}, false
 			}

@@ -134,9 +134,9 @@ func (l *limits) unbounded(now time.Time) []Finding {
 		if !ok {
 			continue
 		}
-		message := "by no budget"
+		message := ", since no budget is for it"
 		if slices.ContainsFunc(l.usable, func(b limit) bool { return applies(&b) && (b.window.Active(now) || !b.window.Next(now).IsZero()) }) {
-			message = "while no budget for it is active, such as at " + at.UTC().Format(time.RFC3339)
+			message = " while no budget for it is active, such as at " + at.UTC().Format(time.RFC3339)
 		}
 		if byMessage[message] == nil {
 			messages = append(messages, message)
@@ -145,7 +145,7 @@ func (l *limits) unbounded(now time.Time) []Finding {
 	}
 	var out []Finding
 	for _, m := range messages {
-		out = append(out, Finding{Warning, BudgetUnbounded, budgetsField, fmt.Sprintf("%s: any number of nodes may be disrupted at a time, limited %s", strings.Join(byMessage[m], ", "), m)})
+		out = append(out, Finding{Warning, BudgetUnbounded, budgetsField, fmt.Sprintf("%s: any number of nodes may be disrupted at a time%s", strings.Join(byMessage[m], ", "), m)})
 	}
 	return out
 }

@@ -161,7 +161,7 @@ const anyValue = 1 << 63
 // horizon is after how long a schedule repeats itself, leap years apart.
 func (w Window) horizon() time.Duration {
 	if w.schedule.Dom&anyValue != 0 && w.schedule.Month&anyValue != 0 {
-		return 15 * 24 * time.Hour
+		return 8 * 24 * time.Hour
 	}
 	return 400 * 24 * time.Hour
 }
