@@ -12,6 +12,7 @@ import (
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
@@ -105,7 +106,8 @@ func idle(t testing.TB, n, pools int, seed uint64) *world {
 
 // settle runs rounds until nothing moves and returns what the nodes cost then.
 func settle(b testing.TB, w *world, rounds int) (cost float64, evictions, moves int, slowest time.Duration) {
-	fresh := 0
+	still := 0
+	w.opts.Rotation = &consolidate.Rotation{}
 	for round := range rounds {
 		at := time.Now()
 		r := w.propose()
@@ -113,45 +115,53 @@ func settle(b testing.TB, w *world, rounds int) (cost float64, evictions, moves 
 		slowest = max(slowest, took)
 		cost = r.Cost.Dollars()
 		b.Logf("round %d: $%.2f, %d moves, %d trials, %v", round, cost, len(r.Moves), r.Trials, took.Round(time.Millisecond))
-		if len(r.Moves) == 0 {
+		if len(r.Moves) > 0 {
+			still = 0
+		} else if still++; r.Complete || still == 5 {
 			return cost, evictions, moves, slowest
 		}
 		for _, m := range r.Moves {
 			moves++
 			evictions += m.Evictions
-			onto := map[string]string{}
-			for _, n := range m.Plan.NewNodes {
-				fresh++
-				name := fmt.Sprintf("new-%05d", fresh)
-				w.node(name, n.Pool, n.Planned.InstanceType, corev1.LabelTopologyZone, n.Planned.Zone)
-				onto[n.Name] = name
-			}
-			for _, a := range m.Plan.Assignments {
-				for _, p := range w.objs.Pods {
-					if p.Namespace == a.Pod.Namespace && p.Name == a.Pod.Name {
-						p.Spec.NodeName = a.Node
-						if a.New {
-							p.Spec.NodeName = onto[a.Node]
-						}
-						break
-					}
-				}
-			}
-			gone := map[string]bool{}
-			for _, n := range m.Nodes {
-				gone[n] = true
-			}
-			var nodes []*corev1.Node
-			var claims []*karpv1.NodeClaim
-			for i, n := range w.objs.Nodes {
-				if !gone[n.Name] {
-					nodes, claims = append(nodes, n), append(claims, w.objs.NodeClaims[i])
-				}
-			}
-			w.objs.Nodes, w.objs.NodeClaims = nodes, claims
 		}
+		w.apply(r)
 	}
 	return cost, evictions, moves, slowest
+}
+
+// apply makes the moves: new nodes are there, pods are where they were planned.
+func (w *world) apply(r consolidate.Result) {
+	byKey := make(map[snapshot.PodKey]*corev1.Pod, len(w.objs.Pods))
+	for _, p := range w.objs.Pods {
+		byKey[snapshot.PodKey{Namespace: p.Namespace, Name: p.Name}] = p
+	}
+	gone := map[string]bool{}
+	for _, m := range r.Moves {
+		onto := map[string]string{}
+		for _, n := range m.Plan.NewNodes {
+			w.fresh++
+			name := fmt.Sprintf("new-%05d", w.fresh)
+			w.node(name, n.Pool, n.Planned.InstanceType, corev1.LabelTopologyZone, n.Planned.Zone)
+			onto[n.Name] = name
+		}
+		for _, a := range m.Plan.Assignments {
+			byKey[a.Pod].Spec.NodeName = a.Node
+			if a.New {
+				byKey[a.Pod].Spec.NodeName = onto[a.Node]
+			}
+		}
+		for _, n := range m.Nodes {
+			gone[n] = true
+		}
+	}
+	var nodes []*corev1.Node
+	var claims []*karpv1.NodeClaim
+	for i, n := range w.objs.Nodes {
+		if !gone[n.Name] {
+			nodes, claims = append(nodes, n), append(claims, w.objs.NodeClaims[i])
+		}
+	}
+	w.objs.Nodes, w.objs.NodeClaims = nodes, claims
 }
 
 func BenchmarkSettle(b *testing.B) {

@@ -18,8 +18,8 @@
 // # Why it comes to rest
 //
 // A move must lower the sum of costs, and that of cost and bias; a replacement must save
-// MinSaving of what it replaces. So no move undoes another, and small changes of prices move
-// nothing.
+// MinSaving of what it replaces, at the present prices and at the worst ones of the last
+// minutes (BandWindow). So no move undoes another, and prices that tremble move nothing.
 package consolidate
 
 import (
@@ -74,7 +74,7 @@ type Options struct {
 	// Held are nodes, by name, that must not go now for a reason besides those that the
 	// candidates know, such as a policy that wants to be asked again later.
 	Held map[string]candidate.Reason
-	// Rotation remembers across calls whose turn it is; nil starts from the beginning.
+	// Rotation is what earlier calls left; nil remembers nothing.
 	Rotation *Rotation
 }
 
@@ -137,7 +137,8 @@ type Result struct {
 	Complete bool
 }
 
-// Rotation is whose turn it is. It is changed by Propose.
+// Rotation is what calls remember: whose turn it is, and what prices were of late. It is
+// changed by Propose; the zero value is ready to use.
 type Rotation struct {
 	// away and swap are the names of the nodes that come next for going without a
 	// replacement, and with one.
@@ -145,6 +146,7 @@ type Rotation struct {
 	// denied are the nodes that were denied since all nodes had their turn: others come
 	// before them.
 	denied map[string]bool
+	prices bands
 }
 
 // Codes of reasons that nodes are left for, beside those of package candidate.

@@ -60,6 +60,7 @@ type world struct {
 	// change edits the candidates.
 	change func(c *candidate.Candidate)
 	opts   consolidate.Options
+	fresh  int // new nodes so far
 }
 
 func newWorld(t testing.TB, types ...catalog.InstanceType) *world {

@@ -112,6 +112,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		}
 		s.allowances[a.Pool][a.Reason] = &a
 	}
+	s.opts.Rotation.prices.observe(snap)
 	here := map[string]bool{}
 	for _, n := range snap.Nodes {
 		here[n.Name] = true
@@ -328,16 +329,8 @@ func (s *search) takeAway() error {
 
 // replace looks for nodes whose pods have a cheaper place, alone and together.
 func (s *search) replace() error {
-	least := float64(max(s.opts.MinSaving, 0)) / 1000
 	list := s.byRatio(func(it *item) bool {
-		if it.Empty() || !it.priced || !s.eligible(it, karpv1.DisruptionReasonUnderutilized) {
-			return false
-		}
-		if all := float64(it.cost + it.bias); all <= 0 || it.waste < least*all {
-			it.why = append(it.why, candidate.Reason{Code: SavingTooSmall, Message: fmt.Sprintf("its pods are worth $%.4f/h of the $%.4f/h that it costs", float64(it.cost+it.bias)/1e6-it.waste/1e6, it.cost.Dollars())})
-			return false
-		}
-		return true
+		return !it.Empty() && it.priced && it.cost+it.bias > 0 && s.eligible(it, karpv1.DisruptionReasonUnderutilized)
 	})
 	for _, seed := range rotated(list, s.opts.Trials/16, s.opts.Rotation.swap) {
 		if !seed.free() {
@@ -359,13 +352,19 @@ func (s *search) replace() error {
 	return nil
 }
 
+// wasteful reports whether new nodes alone could replace the node for enough less. One that is
+// not may still be replaced if part of its pods have room on others, so it is tried alone.
+func (s *search) wasteful(it *item) bool {
+	return it.waste >= float64(max(s.opts.MinSaving, 0))/1000*float64(it.cost+it.bias)
+}
+
 // replaceWith finds the best move that has seed in it: alone or together with those of list
 // that follow it, of its own pool first.
 func (s *search) replaceWith(seed *item, list []*item) error {
 	group := []*item{seed}
 	for _, own := range []bool{true, false} {
 		for _, it := range list {
-			if it != seed && it.free() && (it.Pool == seed.Pool) == own && len(group) < s.opts.MaxNodes {
+			if it != seed && s.wasteful(seed) && s.wasteful(it) && it.free() && (it.Pool == seed.Pool) == own && len(group) < s.opts.MaxNodes {
 				group = append(group, it)
 			}
 		}
@@ -575,6 +574,10 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 			return nil, t
 		}
 		m.Ceiling = ceiling
+		if !s.lasts(items, m) {
+			s.note(items, SavingTooSmall, fmt.Sprintf("what would replace it costs $%.4f/h of $%.4f/h now, but prices moved as much in the last minutes", t.Cost.Dollars(), m.Cost.Dollars()), ceiling)
+			return nil, t
+		}
 		if have, ok := s.spotTypes(items, m); !ok {
 			s.note(items, TooFewSpotTypes, fmt.Sprintf("a spot node in its place could be of %d instance types: %d < %d", have, have, s.opts.SpotTypes), ceiling)
 			return nil, t
@@ -609,6 +612,18 @@ func (s *search) note(items []*item, code candidate.Code, message string, ceilin
 		return
 	}
 	it.why = append(it.why, candidate.Reason{Code: code, Message: message})
+}
+
+// lasts reports whether a move saves enough at the worst prices of late, too.
+func (s *search) lasts(items []*item, m *Move) bool {
+	before, after := catalog.Price(0), catalog.Price(0)
+	for _, it := range items {
+		before += s.opts.Rotation.prices.least(it.Candidate, it.cost)
+	}
+	for i := range m.Plan.NewNodes {
+		after += s.opts.Rotation.prices.most(&m.Plan.NewNodes[i])
+	}
+	return after <= s.ceiling(before)
 }
 
 // spotTypes reports whether every spot node that replaces spot nodes may be of enough types,
