@@ -38,6 +38,7 @@ type podState struct {
 	counted resources.List
 	daemon  bool
 	first   time.Time
+	wait    Wait
 	// nominated is when the present nomination was first seen.
 	nominated time.Time
 	// released is a claim that the pod was expected on in vain: a nomination for its node
@@ -198,6 +199,9 @@ func (c *Cluster) settlePod(k key, p *podState, now time.Time, changed bool) {
 		}
 	case wanting:
 		c.wanting++
+		if p.wait.Wanted.IsZero() {
+			p.wait.Wanted = now
+		}
 	}
 	c.show(k, p)
 	if was == idle && is == idle {

@@ -359,6 +359,10 @@ func (c *Cluster) Claims() []*karpv1.NodeClaim { return list(c, c.claimTable) }
 // Pools are the NodePools by name. The list must not be changed.
 func (c *Cluster) Pools() []*karpv1.NodePool { return list(c, c.poolTable) }
 
+// Pods are the pods by namespace and name, those that have ended included. The list must
+// not be changed.
+func (c *Cluster) Pods() []*corev1.Pod { return list(c, c.podTable) }
+
 // Nodes are the nodes by name. The list must not be changed.
 func (c *Cluster) Nodes() []*corev1.Node { return list(c, c.nodeTable) }
 

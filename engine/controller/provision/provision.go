@@ -22,6 +22,7 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/purchase"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
+	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/fact"
@@ -210,6 +211,7 @@ func (c *Controller) pass(ctx context.Context) (again time.Duration, err error) 
 	}
 	out := Outcome{Result: result, Took: c.opts.Now().Sub(begin)}
 	c.opts.measure(result, out.Took)
+	c.opts.decide(result)
 	if c.opts.Shadow {
 		c.report(ctx, moment, &out)
 		return c.after(result), nil
@@ -474,6 +476,25 @@ func (o *Options) measure(r *gate.Result, took time.Duration) {
 		}
 		m.PodsPlaced.WithLabelValues("existing").Add(float64(existing))
 		m.PodsPlaced.WithLabelValues("new").Add(float64(bought))
+	})
+}
+
+// decide tells the state which pods the plan has an answer for, and measures how long they
+// have waited for one.
+func (o *Options) decide(r *gate.Result) {
+	placed := make([]snapshot.PodKey, len(r.Plan.Assignments))
+	for i, a := range r.Plan.Assignments {
+		placed[i] = a.Pod
+	}
+	refused := make([]snapshot.PodKey, len(r.Plan.Unscheduled))
+	for i, u := range r.Plan.Unscheduled {
+		refused[i] = u.Pod
+	}
+	waited := o.State.Decide(placed, refused)
+	o.count(func(m *observe.Metrics) {
+		for _, d := range waited {
+			m.PodsDecision.Observe(d.Seconds())
+		}
 	})
 }
 

@@ -36,6 +36,19 @@ func PodRequests(pod *corev1.Pod) List {
 	return out
 }
 
+// PodLimits is what pod may use at most, of the resources that it limits: summed up as
+// requests are, and one of [corev1.ResourcePods]. The pod is not changed.
+func PodLimits(pod *corev1.Pod) List {
+	out := List{}
+	for name, q := range podresource.PodLimits(pod, podresource.PodResourcesOptions{}) {
+		if isScheduled(name) {
+			out[name] = Amount(name, q)
+		}
+	}
+	out[corev1.ResourcePods] = 1
+	return out
+}
+
 // plainRequests adds up the requests of a pod that needs none of the special rules. It
 // gives the same as the general way, faster, or false.
 func plainRequests(pod *corev1.Pod) (List, bool) {

@@ -88,6 +88,18 @@ func TestPodRequests(t *testing.T) {
 	}
 }
 
+func TestPodLimits(t *testing.T) {
+	pod := parse[corev1.Pod](t, `{spec: {
+		initContainers: [{name: i, resources: {limits: {cpu: "2", memory: 10}}}],
+		containers: [
+			{name: a, resources: {requests: {cpu: "1"}, limits: {cpu: 1500m, nvidia.com/gpu: 1}}},
+			{name: b, resources: {limits: {memory: 100, storage: 5}}},
+			{name: c, resources: {requests: {memory: 7}}}]}}`)
+	if diff := cmp.Diff(List{"cpu": 2000, "memory": 100, "nvidia.com/gpu": 1, "pods": 1}, PodLimits(pod)); diff != "" {
+		t.Errorf("PodLimits() (-want +got):\n%s", diff)
+	}
+}
+
 func TestDaemonRequests(t *testing.T) {
 	pod := parse[corev1.Pod](t, `{spec: {
 		initContainers: [{name: i, resources: {limits: {memory: 200}}}],
