@@ -256,21 +256,24 @@ func (b *limit) most(nodes int) int {
 	return n
 }
 
-// How far and how often free looks ahead.
-const (
-	maxAhead = 400 * 24 * time.Hour
-	maxSteps = 2000
-)
+// maxSteps bounds how often free looks at windows that take turns.
+const maxSteps = 2000
 
 // free is the first time from now on at which no budget that counts is active; ok is false
-// if none was found.
+// if there is none until they all repeat themselves.
 func (l *limits) free(now time.Time, counts func(*limit) bool) (at time.Time, ok bool) {
 	at = now
 	for range maxSteps {
-		latest := at
+		latest, ahead := at, time.Duration(0)
 		for i := range l.usable {
 			b := &l.usable[i]
-			if !counts(b) || !b.window.Active(at) {
+			if !counts(b) {
+				continue
+			}
+			if !b.window.Always() {
+				ahead = max(ahead, b.window.horizon()+b.window.length)
+			}
+			if !b.window.Active(at) {
 				continue
 			}
 			end := b.endOf(at)
@@ -284,7 +287,7 @@ func (l *limits) free(now time.Time, counts func(*limit) bool) (at time.Time, ok
 		if latest.Equal(at) {
 			return at, true
 		}
-		if at = latest; at.Sub(now) > maxAhead {
+		if at = latest; at.Sub(now) > ahead {
 			break
 		}
 	}
