@@ -5,8 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/robfig/cron/v3"
-
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 )
@@ -19,8 +17,7 @@ type Expiry struct {
 	// that cannot be read is shut: its author did not want nodes to go at any time.
 	Problems []string
 
-	window   cron.Schedule
-	open     time.Duration
+	window   Window
 	shut     bool
 	deadline *time.Duration
 }
@@ -69,15 +66,11 @@ func (e *Expiry) setWindow(text string) error {
 	if err != nil || d <= 0 {
 		return fmt.Errorf(`%q: %q is no duration such as 4h`, text, text[i+1:])
 	}
-	fields := strings.TrimSpace(text[:i])
-	if !strings.HasPrefix(fields, "CRON_TZ=") && !strings.HasPrefix(fields, "TZ=") {
-		fields = "CRON_TZ=UTC " + fields
-	}
-	s, err := cron.ParseStandard(fields)
+	w, err := NewWindow(text[:i], d)
 	if err != nil {
 		return fmt.Errorf("%q: %w", text, err)
 	}
-	e.window, e.open = s, d
+	e.window = w
 	return nil
 }
 
@@ -101,19 +94,12 @@ func (e Expiry) Forced(c *karpv1.NodeClaim) (at time.Time, ok bool) {
 
 // Open reports whether expired nodes may be replaced at a time.
 func (e Expiry) Open(at time.Time) bool {
-	switch {
-	case !e.Graceful || e.shut:
-		return false
-	case e.window == nil:
-		return true
-	}
-	hit := e.window.Next(at.Add(-e.open))
-	return !hit.IsZero() && !hit.After(at)
+	return e.Graceful && !e.shut && e.window.Active(at)
 }
 
 // Opens is when the window opens next after a time; zero for never, or if it has no window.
 func (e Expiry) Opens(after time.Time) time.Time {
-	if e.window == nil || e.shut {
+	if e.shut {
 		return time.Time{}
 	}
 	return e.window.Next(after)

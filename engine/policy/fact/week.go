@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/robfig/cron/v3"
-
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 )
 
@@ -34,22 +33,15 @@ func Week(d karpv1.Disruption, now time.Time) policy.BudgetWeek {
 		for _, r := range b.Reasons {
 			w.reasons = append(w.reasons, string(r))
 		}
-		if b.Schedule != nil && *b.Schedule != "" {
-			schedule, err := cron.ParseStandard(*b.Schedule)
-			switch {
-			case err != nil:
-				out.Errors = append(out.Errors, fmt.Sprintf("budget %d: schedule %q: %v", i, *b.Schedule, err))
-				continue
-			case b.Duration == nil || b.Duration.Duration < time.Minute:
-				out.Errors = append(out.Errors, fmt.Sprintf("budget %d: schedule %q without a duration of at least a minute", i, *b.Schedule))
-				continue
-			}
+		active, err := candidate.WindowOf(&b)
+		if err != nil {
+			out.Errors = append(out.Errors, fmt.Sprintf("budget %d: %s", i, strings.ReplaceAll(err.Error(), "\n", "; ")))
+			continue
+		}
+		if !active.Always() {
 			w.active = make([]bool, weekMinutes)
-			length := b.Duration.Duration
-			end := begin.Add(weekMinutes * time.Minute)
-			for at := schedule.Next(begin.Add(-length)); !at.IsZero() && at.Before(end); at = schedule.Next(at) {
-				from, to := int(at.Sub(begin)/time.Minute), int(at.Add(length).Sub(begin)/time.Minute)
-				for m := max(from, 0); m < min(to, weekMinutes); m++ {
+			for _, s := range active.Spans(begin, begin.Add(weekMinutes*time.Minute)) {
+				for m := s.From.Sub(begin) / time.Minute; m < s.To.Sub(begin)/time.Minute; m++ {
 					w.active[m] = true
 				}
 			}
