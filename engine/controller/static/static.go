@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/fleet"
@@ -89,12 +90,12 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	// The state has what this controller wrote, also before a watch tells of it.
 	var live []*karpv1.NodeClaim
-	marked, leaving := 0, 0
+	marked, leaving := 0, 0 // marked are also those that replace others, until they are gone
 	for _, claim := range c.state.ClaimsOf(np.Name) {
 		switch {
 		case claim.DeletionTimestamp != nil || claim.Conditions().IsTrue(karpv1.ConditionInstanceTerminating):
 			leaving++
-		case c.state.Marked(claim.Name):
+		case c.state.Marked(claim.Name), claim.Annotations[v1alpha1.ReplacesAnnotation] != "":
 			marked++ // whoever replaces it makes its successor
 		default:
 			live = append(live, claim)

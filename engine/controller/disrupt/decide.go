@@ -1,0 +1,285 @@
+package disrupt
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
+	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
+	"github.com/dovetail-sh/dovetail/engine/observe"
+	"github.com/dovetail-sh/dovetail/engine/policy/gate"
+)
+
+// atRest is how long a pass that found nothing holds, as long as nothing changes that is seen:
+// prices and policies may.
+const atRest = time.Minute
+
+// Decide looks for moves and makes commands of them. It reports whether it found one.
+func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
+	if c.state.Unsynced() != "" {
+		return false, nil
+	}
+	now := c.Now()
+	maps.DeleteFunc(c.held, func(_ string, r candidate.Reason) bool { return !now.Before(r.Until) })
+	v, err := c.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	if v.moment.Revision == c.quiet.revision && now.Before(c.quiet.until) {
+		return false, nil
+	}
+	begin := time.Now()
+	static := c.staticMoves(v)
+	d, err := gate.Disrupt(ctx, c.opts.Policies, &c.inputs, v.snap, c.objects(v), c.facts(v), c.options(v))
+	if err != nil {
+		return false, err
+	}
+	took := time.Since(begin)
+	maps.Copy(c.held, d.Deferred)
+	c.report(ctx, v, d, took)
+	if c.opts.Decided != nil {
+		c.opts.Decided(d)
+	}
+	if c.opts.Shadow {
+		c.shadow(ctx, v, d, static)
+		return false, nil
+	}
+	c.forgetFailures(v)
+	var cmds []*command
+	for i := range d.Moves {
+		cmds = append(cmds, c.command(v, d, i))
+	}
+	cmds = append(cmds, static...)
+	var first error
+	for _, cmd := range cmds {
+		c.commands = append(c.commands, cmd)
+		c.found(cmd)
+		if cmd.reason != karpv1.DisruptionReasonDrifted && c.opts.Confirm > 0 {
+			cmd.set(confirming, now)
+			continue
+		}
+		// It was looked at just now.
+		if err := c.begin(ctx, cmd); err != nil && first == nil {
+			first = err
+		}
+	}
+	c.gauge()
+	if len(cmds) == 0 && d.Complete {
+		c.quiet = quiet{v.moment.Revision, c.restUntil(d)}
+	} else {
+		c.quiet = quiet{}
+	}
+	return len(cmds) > 0, first
+}
+
+// restUntil is when a pass that found nothing may find something although nothing has
+// changed.
+func (c *Controller) restUntil(d *gate.Disruption) time.Time {
+	now := c.Now()
+	until := now.Add(atRest)
+	for _, reasons := range d.Left {
+		for _, r := range reasons {
+			if r.Until.After(now) && r.Until.Before(until) {
+				until = r.Until
+			}
+		}
+	}
+	for _, r := range c.held {
+		if r.Until.After(now) && r.Until.Before(until) {
+			until = r.Until
+		}
+	}
+	return until
+}
+
+// options are those of the search: the nodes of commands, what replaces them and the nodes
+// that are to take their pods are left alone.
+func (c *Controller) options(v *view) consolidate.Options {
+	opts := consolidate.Options{
+		Solve: c.opts.Solve, Candidates: v.candidates, Allowances: v.allowances, MinSaving: c.opts.MinSaving, SpotTypes: c.opts.SpotTypes,
+		Rotation: &c.rotation, Held: maps.Clone(c.held),
+	}
+	hold := func(node, message string, closed bool) {
+		opts.Held[node] = candidate.Reason{Code: Held, Message: message}
+		if cand := v.byNode[node]; cand != nil && closed {
+			cand.Destination = false
+		}
+	}
+	for _, cmd := range c.commands {
+		for _, r := range cmd.replacements {
+			hold(c.nodeOf(r.name), "it replaces "+cmd.about(), cmd.holds())
+		}
+		if !cmd.holds() {
+			continue
+		}
+		for _, n := range cmd.destinations {
+			hold(n, "it is to take the pods of "+cmd.about(), true)
+		}
+		for _, t := range cmd.targets {
+			hold(t.node, "it is part of a disruption that is under way", true)
+		}
+	}
+	return opts
+}
+
+// command makes a command of move number i.
+func (c *Controller) command(v *view, d *gate.Disruption, i int) *command {
+	m := d.Moves[i]
+	cmd := &command{id: c.name(), reason: m.Reason, want: len(m.Plan.NewNodes), saving: m.Saving()}
+	forAge := 0
+	for _, name := range m.Nodes {
+		cand := v.byNode[name]
+		t := target{node: name, claim: cand.Claim, pool: cand.Pool}
+		if claim := c.state.Claim(cand.Claim); claim != nil {
+			t.uid = claim.UID
+		}
+		cmd.targets = append(cmd.targets, t)
+		if _, ok := v.expired[name]; ok {
+			forAge++
+		}
+	}
+	cmd.expired = m.Reason == karpv1.DisruptionReasonDrifted && forAge == len(m.Nodes)
+	cmd.destinations = destinationsOf(&m.Plan, func(n string) bool { return v.nodes[n] })
+	cmd.plan = &plan{d, i}
+	return cmd
+}
+
+// forgetFailures drops the failures of nodes that are gone.
+func (c *Controller) forgetFailures(v *view) {
+	maps.DeleteFunc(c.failures, func(node string, _ int) bool { return v.byNode[node] == nil })
+}
+
+// shadow tells what would be done, each move once in a while.
+func (c *Controller) shadow(ctx context.Context, v *view, d *gate.Disruption, static []*command) {
+	log, now := ctrl.LoggerFrom(ctx), c.Now()
+	maps.DeleteFunc(c.told, func(_ string, at time.Time) bool { return now.Sub(at) >= 10*time.Minute })
+	var cmds []*command
+	for i := range d.Moves {
+		cmds = append(cmds, c.command(v, d, i))
+	}
+	for _, cmd := range append(cmds, static...) {
+		key := fmt.Sprint(cmd.condition(), cmd.nodes(), cmd.want)
+		if _, ok := c.told[key]; ok {
+			continue
+		}
+		c.told[key] = now
+		c.decided(cmd)
+		log.Info("would disrupt nodes", "reason", cmd.condition(), "decision", cmd.decision(), "nodes", cmd.about(), "replacements", cmd.want, "saving", fmt.Sprintf("$%.4f/h", cmd.saving.Dollars()))
+	}
+}
+
+// staticMoves are commands for drifted nodes of static NodePools: within budgets, as many as
+// there is room for beside them, those first that have waited longest.
+func (c *Controller) staticMoves(v *view) []*command {
+	byPool := map[string][]*candidate.Candidate{}
+	for i := range v.candidates {
+		cand := &v.candidates[i]
+		if _, held := c.held[cand.Node]; cand.Static && cand.Drifted != "" && !held && len(cand.Blocked(karpv1.DisruptionReasonDrifted)) == 0 {
+			byPool[cand.Pool] = append(byPool[cand.Pool], cand)
+		}
+	}
+	var out []*command
+	for _, pool := range slices.Sorted(maps.Keys(byPool)) {
+		out = append(out, c.staticOf(v, pool, byPool[pool])...)
+	}
+	return out
+}
+
+func (c *Controller) staticOf(v *view, pool string, drifted []*candidate.Candidate) []*command {
+	np := c.state.Pool(pool)
+	i := slices.IndexFunc(v.allowances, func(a candidate.Allowance) bool {
+		return a.Pool == pool && a.Reason == karpv1.DisruptionReasonDrifted
+	})
+	if np == nil || np.DeletionTimestamp != nil || !np.Static() || i < 0 {
+		return nil
+	}
+	want := len(drifted)
+	if a := v.allowances[i]; !a.Unlimited {
+		want = min(want, a.Left)
+	}
+	there, running, ready := 0, 0, 0
+	replacing, going := map[string]bool{}, map[string]bool{}
+	for _, cmd := range c.commands {
+		for _, r := range cmd.replacements {
+			replacing[r.name] = true
+		}
+		for _, t := range cmd.targets {
+			going[t.claim] = true
+		}
+	}
+	for _, claim := range c.state.ClaimsOf(pool) {
+		there++
+		if claim.DeletionTimestamp != nil || c.state.Marked(claim.Name) || replacing[claim.Name] {
+			continue
+		}
+		running++
+		if claim.Conditions().IsTrue(karpv1.ConditionInitialized) && !going[claim.Name] {
+			ready++
+		}
+	}
+	if want <= 0 || running > int(*np.Spec.Replicas) {
+		return nil // first it is scaled down
+	}
+	slices.SortFunc(drifted, func(a, b *candidate.Candidate) int {
+		if d := a.DriftedSince.Compare(b.DriftedSince); d != 0 {
+			return d
+		}
+		if a.Node < b.Node {
+			return -1
+		}
+		return 1
+	})
+	room := want
+	if limit, ok := np.Spec.Limits["nodes"]; ok {
+		room = min(want, max(0, int(limit.Value())-there))
+	}
+	usable := np.Conditions().IsTrue(karpv1.ConditionReady) && !np.Conditions().IsFalse(karpv1.ConditionPolicyAdmitted)
+	var out []*command
+	if !usable {
+		return nil
+	}
+	for _, cand := range drifted[:room] {
+		out = append(out, c.staticCommand(v, cand, 1))
+	}
+	if room > 0 {
+		return out
+	}
+	if !c.opts.TerminateFirst && !deleteFirst(np) {
+		for _, cand := range drifted[:want] {
+			c.tell(cand.Node, cand.Claim, observe.Event{
+				Reason: observe.DisruptionBlocked, Key: "static-at-limit", Every: blockedEvery,
+				Message: fmt.Sprintf("NodePool %s is at its limit of nodes: there is no room to replace the node before it goes", pool),
+			})
+		}
+		return nil
+	}
+	// One at a time, and only while no other is missing.
+	if ready < int(*np.Spec.Replicas) || there > int(*np.Spec.Replicas) {
+		return nil
+	}
+	cmd := c.staticCommand(v, drifted[0], 0)
+	cmd.first = true
+	if !c.opts.Shadow {
+		c.Count(func(m *observe.Metrics) {
+			m.TerminateFirst.WithLabelValues(pool, cmd.label(), "static-at-limit").Inc()
+		})
+	}
+	return append(out, cmd)
+}
+
+func (c *Controller) staticCommand(v *view, cand *candidate.Candidate, want int) *command {
+	cmd := &command{id: c.name(), reason: karpv1.DisruptionReasonDrifted, static: true, want: want}
+	_, cmd.expired = v.expired[cand.Node]
+	t := target{node: cand.Node, claim: cand.Claim, pool: cand.Pool}
+	if claim := c.state.Claim(cand.Claim); claim != nil {
+		t.uid = claim.UID
+	}
+	cmd.targets = []target{t}
+	return cmd
+}
