@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/state"
 	"github.com/dovetail-sh/dovetail/engine/webhook"
 )
 
@@ -14,13 +17,21 @@ func (a *assembly) addWebhook() error {
 		return nil
 	}
 	w := webhook.New(webhook.Options{
-		Namespace: s.namespace, Moment: a.moment, Catalog: a.provider.Catalog, Solve: s.solve(),
+		Namespace: s.namespace, Moment: a.moment, Catalog: a.sold, Solve: s.solve(),
 		Policies: a.inForce.engine, Facts: a.facts, Loader: a.inForce.loader, Open: a.inForce.open,
 	})
 	return w.Serve(a.mgr, s.webhookPort, webhook.NewCertificates(webhook.CertificateOptions{
 		Reader: a.mgr.GetAPIReader(), Writer: a.mgr.GetClient(),
 		Namespace: s.namespace, Service: s.webhookService, Secret: s.webhookSecret, Configuration: s.webhookConfiguration,
 	}))
+}
+
+// sold is what a NodePool may buy; nothing if its NodeClass is another cloud's.
+func (a *assembly) sold(ctx context.Context, np *karpv1.NodePool) (*catalog.Catalog, error) {
+	if !state.Provides(a.provider, np.Spec.Template.Spec.NodeClassRef) {
+		return nil, nil
+	}
+	return a.provider.Catalog(ctx, np)
 }
 
 // moment is the state of the cluster for the webhook, once all of it is known.

@@ -75,6 +75,37 @@ type Inputs struct {
 	mu     sync.Mutex
 	tables map[string]table
 	sums   sums
+	kinds  []kinds
+}
+
+// kinds are the instance types of a catalogue as policies see them, by their index in it.
+type kinds struct {
+	catalog *catalog.Catalog
+	types   []*InstanceType
+}
+
+// maxKinds is how many catalogues' types are kept: as many as there are NodeClasses, mostly.
+const maxKinds = 8
+
+// kindsOf are the instance types of c. They must not be changed.
+func (b *Inputs) kindsOf(c *catalog.Catalog) []*InstanceType {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, k := range b.kinds {
+		if k.catalog == c {
+			return k.types
+		}
+	}
+	types := c.Types()
+	k := kinds{c, make([]*InstanceType, len(types))}
+	for i := range types {
+		k.types[i] = instanceType(&types[i])
+	}
+	if len(b.kinds) == maxKinds {
+		b.kinds = b.kinds[1:]
+	}
+	b.kinds = append(b.kinds, k)
+	return k.types
 }
 
 // sums are what questions about one snapshot share. They must not be changed.
@@ -249,8 +280,9 @@ var (
 // instanceType is it as policies see it. Clouds label their types with family, size and
 // so on under their own prefix; names such as m7i.2xlarge say the rest.
 func instanceType(it *catalog.InstanceType) *InstanceType {
+	keys := it.Requirements.Keys()
 	label := func(suffix string) string {
-		for _, key := range it.Requirements.Keys() {
+		for _, key := range keys {
 			if strings.HasSuffix(key, "/instance-"+suffix) {
 				if v, ok := it.Requirements[key].IsSingle(); ok {
 					return v
@@ -703,7 +735,7 @@ func (b *Inputs) Admit(snap *snapshot.Snapshot, np *karpv1.NodePool, r Review, f
 	if self == nil {
 		return out
 	}
-	out.Resolved = resolve(self)
+	out.Resolved = b.resolve(self)
 	for _, p := range snap.Pools {
 		if p != self {
 			out.Siblings = append(out.Siblings, Sibling{Name: p.Name, Weight: int64(p.Weight), Overlap: overlap(self, p)})
@@ -740,13 +772,15 @@ func overlap(a, b *snapshot.Pool) bool {
 }
 
 // resolve lists what p may buy.
-func resolve(p *snapshot.Pool) Resolved {
+func (b *Inputs) resolve(p *snapshot.Pool) Resolved {
 	out := Resolved{Types: []InstanceType{}, Zones: []string{}, CapacityTypes: []string{}}
 	zones, kinds := map[string]bool{}, map[string]bool{}
 	if p.Catalog == nil {
 		return out
 	}
-	types := p.Catalog.Types()
+	types, seen := p.Catalog.Types(), b.kindsOf(p.Catalog)
+	out.Types = make([]InstanceType, 0, len(types))
+	inZone, asKind := p.Requirements.Get(corev1.LabelTopologyZone), p.Requirements.Get(karpv1.CapacityTypeLabelKey)
 	for i := range types {
 		it := &types[i]
 		if p.Requirements.Intersects(it.Requirements) != nil {
@@ -754,7 +788,7 @@ func resolve(p *snapshot.Pool) Resolved {
 		}
 		any := false
 		for _, o := range it.Offerings {
-			if !p.Requirements.Get(corev1.LabelTopologyZone).Has(o.Zone) || !p.Requirements.Get(karpv1.CapacityTypeLabelKey).Has(o.CapacityType) {
+			if !inZone.Has(o.Zone) || !asKind.Has(o.CapacityType) {
 				continue
 			}
 			if price := int64(o.Price); !any && len(out.Types) == 0 {
@@ -765,7 +799,7 @@ func resolve(p *snapshot.Pool) Resolved {
 			any, zones[o.Zone], kinds[o.CapacityType] = true, true, true
 		}
 		if any {
-			out.Types = append(out.Types, *instanceType(it))
+			out.Types = append(out.Types, *seen[i])
 		}
 	}
 	out.TypesCount = int64(len(out.Types))

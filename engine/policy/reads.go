@@ -321,6 +321,24 @@ func (d *digester) rows(rows []OfferingRow, t *Tree) {
 	}
 }
 
+// texts hashes as value does. Inputs have thousands of maps of labels.
+func (d *digester) texts(m map[string]string, t *Tree) {
+	d.byte('{')
+	var few [32]string
+	keys := few[:0]
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	for _, k := range keys {
+		if t.Child(k) != nil {
+			d.str(k)
+			d.str(m[k])
+		}
+	}
+	d.byte('}')
+}
+
 // value hashes what t selects of v.
 func (d *digester) value(v reflect.Value, t *Tree) {
 	switch v.Kind() {
@@ -346,6 +364,10 @@ func (d *digester) value(v reflect.Value, t *Tree) {
 		}
 		d.byte('}')
 	case reflect.Map:
+		if m, ok := v.Interface().(map[string]string); ok {
+			d.texts(m, t)
+			return
+		}
 		d.byte('{')
 		keys := make([]string, 0, v.Len())
 		for it := v.MapRange(); it.Next(); {

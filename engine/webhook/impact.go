@@ -3,11 +3,14 @@ package webhook
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
@@ -105,10 +108,10 @@ func (w *Webhook) catalog(ctx context.Context, np *karpv1.NodePool) *catalog.Cat
 	}
 }
 
-// impact is what the change does to running nodes, as far as that is found out in time.
-func (w *Webhook) impact(ctx context.Context, h *hypothesis) policy.Impact {
+// impact begins to find out what the change does to running nodes. The result waits until
+// that is known, as far as it can be in time.
+func (w *Webhook) impact(ctx context.Context, h *hypothesis) (wait func() policy.Impact) {
 	ctx, cancel := context.WithTimeout(ctx, w.opts.ImpactTime)
-	defer cancel()
 	claims := map[string]*karpv1.NodeClaim{}
 	for _, c := range h.claims {
 		claims[c.Name] = c
@@ -138,15 +141,31 @@ func (w *Webhook) impact(ctx context.Context, h *hypothesis) policy.Impact {
 	if out.Nodes == 0 {
 		out.NodesOrphaned = new(int64)
 	}
+	plan := make(chan *replaced, 1)
 	switch {
 	case len(drifted) == 0 && len(h.before.Pending) == 0:
-		out.HourlyCostDelta, out.PodsUnschedulable = new(int64), new(int64)
-	case h.sold != nil:
-		if r := w.replace(ctx, h, drifted); r != nil {
+		plan <- &replaced{}
+	case h.sold == nil:
+		plan <- nil
+	default:
+		w.replace(ctx, h, drifted, plan)
+	}
+	return func() policy.Impact {
+		defer cancel()
+		var r *replaced
+		select {
+		case r = <-plan:
+		case <-ctx.Done():
+			select { // it may have been there in time
+			case r = <-plan:
+			default:
+			}
+		}
+		if r != nil {
 			out.HourlyCostDelta, out.PodsUnschedulable = &r.cost, &r.pods
 		}
+		return out
 	}
-	return out
 }
 
 // drifts reports whether a claim drifts by the change, and would not go anyway.
@@ -172,25 +191,26 @@ func (h *hypothesis) orphans(c *karpv1.NodeClaim) bool {
 // replaced is what it means to replace nodes.
 type replaced struct{ cost, pods int64 }
 
-// replace plans the cluster with the drifted nodes gone; nil if there is no time for it. The
-// plan goes on for a moment after its time is up, so not more than a few are made at once.
-func (w *Webhook) replace(ctx context.Context, h *hypothesis, drifted map[string]bool) *replaced {
+// replace plans the cluster with the drifted nodes gone, and puts what that means into got;
+// nil if it comes to nothing. A plan goes on for a moment after its time is up, so not more
+// than a few are made at once.
+func (w *Webhook) replace(ctx context.Context, h *hypothesis, drifted map[string]bool, got chan<- *replaced) {
 	select {
 	case w.impacts <- struct{}{}:
 	default:
-		return nil
+		got <- nil
+		return
 	}
-	got := make(chan *replaced, 1)
 	go func() {
 		defer func() { <-w.impacts }()
+		defer func() {
+			if r := recover(); r != nil {
+				ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", r), "what a change does is not known", "nodePool", h.np.Name, "stack", string(debug.Stack()))
+				got <- nil
+			}
+		}()
 		got <- w.plan(ctx, h, drifted)
 	}()
-	select {
-	case r := <-got:
-		return r
-	case <-ctx.Done():
-		return nil
-	}
 }
 
 // plan compares the plan for the pods of the drifted nodes and those that wait, under the

@@ -68,15 +68,16 @@ func (w *Webhook) nodePool(ctx context.Context, req *admission.Request) (answer,
 		return a, nil
 	}
 	h := w.hypothesis(ctx, m, &np, old)
+	impact := w.impact(ctx, h)
 	review.User = policy.User{Name: req.UserInfo.Username, Groups: req.UserInfo.Groups}
 	if review.User.Groups == nil {
 		review.User.Groups = []string{}
 	}
 	review.DryRun = req.DryRun != nil && *req.DryRun
-	review.Impact = w.impact(ctx, h)
-	a.tell(review.Impact)
-
-	verdict, err := w.opts.Policies.Admit(ctx, w.inputs.Admit(h.after, &np, review, w.opts.Facts()))
+	question := w.inputs.Admit(h.after, &np, review, w.opts.Facts())
+	question.Impact = impact()
+	a.tell(question.Impact)
+	verdict, err := w.opts.Policies.Admit(ctx, question)
 	if err != nil {
 		return a, err
 	}

@@ -95,18 +95,16 @@ type world struct {
 	testing.TB
 	objects snapshot.Objects
 	sold    *catalog.Catalog
-	opts    webhook.Options
-	hook    *webhook.Webhook
+	// machine and zone are those of the nodes, which have 8 CPUs.
+	machine, zone string
+	opts          webhook.Options
+	hook          *webhook.Webhook
 }
 
 // newWorld has nodes of 8 CPUs in zone a, each with a pod of 6 CPUs and two of 1 CPU.
 func newWorld(t testing.TB, nodes int, change ...func(*world)) *world {
-	w := &world{TB: t, sold: sold(t)}
-	np := pool()
-	w.objects.NodePools = []*karpv1.NodePool{np}
-	for i := range nodes {
-		w.node(np, i)
-	}
+	w := &world{TB: t, sold: sold(t), machine: "large", zone: "a"}
+	w.add(nodes)
 	w.opts = webhook.Options{
 		Namespace: "system", Moment: w.moment, Policies: policy.NewEngine(policy.Options{}), Loader: loader,
 		Catalog: func(context.Context, *karpv1.NodePool) (*catalog.Catalog, error) { return w.sold, nil },
@@ -134,10 +132,19 @@ func (w *world) moment(context.Context) (webhook.Moment, error) {
 	return m, nil
 }
 
+// add makes NodePool web anew, with nodes.
+func (w *world) add(nodes int) {
+	np := pool()
+	w.objects = snapshot.Objects{NodePools: []*karpv1.NodePool{np}}
+	for i := range nodes {
+		w.node(np, i)
+	}
+}
+
 func (w *world) node(np *karpv1.NodePool, i int) {
 	name := fmt.Sprintf("node-%04d", i)
 	labels := map[string]string{
-		corev1.LabelHostname: name, corev1.LabelInstanceTypeStable: "large", corev1.LabelTopologyZone: "a", corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
+		corev1.LabelHostname: name, corev1.LabelInstanceTypeStable: w.machine, corev1.LabelTopologyZone: w.zone, corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux",
 		karpv1.CapacityTypeLabelKey: catalog.OnDemand, karpv1.NodePoolLabelKey: np.Name, karpv1.NodeRegisteredLabelKey: "true", karpv1.NodeInitializedLabelKey: "true",
 	}
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, CreationTimestamp: metav1.NewTime(now.Add(-2 * time.Hour)), Annotations: map[string]string{
