@@ -96,7 +96,7 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.shadowDir, "shadow-policy-dir", "", "say what the policies in this folder would change")
 	flags.StringVar(&f.facts, "facts", "", "file of what policies are told beside the objects: cluster, commitments, signals, history, inFlight, teamLabel")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "write the decisions of policies with their inputs to this file; policy eval --from-log replays them")
-	cmd.AddCommand(scenarioCommand())
+	cmd.AddCommand(scenarioCommand(), consolidateCommand())
 	return cmd
 }
 
@@ -330,11 +330,16 @@ func (f *simulateFlags) write(cmd *cobra.Command, out *simulate.Outcome, explana
 	if explanation != nil {
 		v = simulate.NewExplanation(*explanation, out.Costs)
 	}
+	return encode(w, f.output, v)
+}
+
+// encode writes v as json or yaml.
+func encode(w io.Writer, format string, v any) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("simulate: write the report: %w", err)
 	}
-	if f.output == "yaml" {
+	if format == "yaml" {
 		if raw, err = yaml.JSONToYAML(raw); err != nil {
 			return fmt.Errorf("simulate: write the report: %w", err)
 		}

@@ -728,7 +728,11 @@ func (s *search) reasons(c *candidate.Candidate, it *item) []candidate.Reason {
 		}
 	}
 	if it != nil {
-		out = append(out, it.why...)
+		for _, r := range it.why {
+			if !slices.Contains(out, r) {
+				out = append(out, r)
+			}
+		}
 		if it.busy && len(it.why) == 0 {
 			out = append(out, candidate.Reason{Code: Busy, Message: "it takes pods of another move"})
 		}
