@@ -161,16 +161,6 @@ func (a *assembly) measureState(ctx context.Context) error {
 		a.metrics.StateUnsynced.Set(time.Since(since).Seconds())
 		if !a.settings.disableStateMetrics {
 			a.metrics.StateNodes.Set(float64(len(a.state.Nodes())))
-			for _, np := range a.state.Pools() {
-				used, nodes := a.state.PoolUsage(np.Name)
-				for name, q := range used.Quantities() {
-					a.metrics.NodePoolUsage.WithLabelValues(string(name), np.Name).Set(q.AsApproximateFloat64())
-				}
-				a.metrics.NodePoolUsage.WithLabelValues("nodes", np.Name).Set(float64(nodes))
-				for name, q := range np.Spec.Limits {
-					a.metrics.NodePoolLimit.WithLabelValues(string(name), np.Name).Set(q.AsApproximateFloat64())
-				}
-			}
 		}
 		select {
 		case <-ctx.Done():

@@ -3,17 +3,21 @@ package main
 import (
 	"fmt"
 
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
+
 	"github.com/dovetail-sh/dovetail/engine/controller/drift"
+	"github.com/dovetail-sh/dovetail/engine/controller/metrics"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodeclaim"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepolicy"
 	"github.com/dovetail-sh/dovetail/engine/controller/nodepool"
 	"github.com/dovetail-sh/dovetail/engine/controller/repair"
 	"github.com/dovetail-sh/dovetail/engine/controller/static"
 	"github.com/dovetail-sh/dovetail/engine/controller/terminate"
+	"github.com/dovetail-sh/dovetail/engine/observe"
 )
 
 // addControllers registers the controllers. In shadow mode only the provisioner runs,
-// which then writes nothing.
+// which then writes nothing, and what measures.
 func (a *assembly) addControllers() error {
 	s := a.settings
 	provisioner, err := a.provisioner()
@@ -57,6 +61,13 @@ func (a *assembly) addControllers() error {
 		Client: a.mgr.GetClient(), Set: a.inForce.set, Metrics: a.metrics, Events: a.events,
 		Changed: a.inForce.changed, InForce: changed, Elected: a.mgr.Elected(), Shadow: s.shadow,
 	})
+	if !s.disableStateMetrics {
+		objects, err := observe.NewObjects(registry.Registry, metrics.Labels(a.provider))
+		if err != nil {
+			return fmt.Errorf("metrics of objects: %w", err)
+		}
+		controllers["metrics"] = metrics.New(metrics.Options{Provider: a.provider, State: a.state, Metrics: a.metrics, Objects: objects, Events: a.events})
+	}
 	for name, c := range controllers {
 		if err := c.Register(a.mgr); err != nil {
 			return fmt.Errorf("controller %s: %w", name, err)

@@ -22,10 +22,6 @@ type Metrics struct {
 	NodesDrained                                 *prometheus.CounterVec   // nodepool
 	NodeLifetime                                 *prometheus.HistogramVec // nodepool
 
-	ClusterUtilization           *prometheus.GaugeVec // resource_type
-	NodePoolLimit, NodePoolUsage *prometheus.GaugeVec // resource_type, nodepool
-	NodePoolCost                 *prometheus.GaugeVec // nodepool
-
 	// DisruptionDuration and the counters of decisions: reason, consolidation_type beside
 	// what is named.
 	DisruptionDuration                                 *prometheus.HistogramVec // reason, consolidation_type
@@ -141,11 +137,6 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		NodesTerminated:              m.counters("karpenter_nodes_terminated_total", "Nodes whose finalizer went.", "nodepool", "zone"),
 		NodesDrained:                 m.counters("karpenter_nodes_drained_total", "Nodes drained.", "nodepool"),
 		NodeLifetime:                 m.histograms("karpenter_nodes_lifetime_duration_seconds", "Age of nodes when they go.", []float64{900, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 345600, 604800, 1209600, 2592000, 5184000}, "nodepool"),
-
-		ClusterUtilization: m.gauges("karpenter_cluster_utilization_percent", "Requests of pods as a share of what nodes hold.", "resource_type"),
-		NodePoolLimit:      m.gauges("karpenter_nodepools_limit", "Limits of NodePools.", "resource_type", "nodepool"),
-		NodePoolUsage:      m.gauges("karpenter_nodepools_usage", "What the nodes of NodePools use of their limits.", "resource_type", "nodepool"),
-		NodePoolCost:       m.gauges("karpenter_nodepools_cost_total", "USD per hour of the nodes of NodePools.", "nodepool"),
 
 		DisruptionDuration:          m.histograms("karpenter_voluntary_disruption_decision_evaluation_duration_seconds", "Time to look for nodes that may go.", durationBuckets, "reason", "consolidation_type"),
 		DisruptionDecisions:         m.counters("karpenter_voluntary_disruption_decisions_total", "Commands decided.", "decision", "reason", "consolidation_type"),

@@ -10,6 +10,9 @@ const (
 	LaunchFailed              = "LaunchFailed"
 	UnregisteredTaintMissing  = "UnregisteredTaintMissing"
 	FailedConsistencyCheck    = "FailedConsistencyCheck"
+	// Finalized is an object that a finalizer was taken off. Conditions that change are
+	// told under their type.
+	Finalized = "Finalized"
 	// NotInitialized is a registered node that has not become ready for pods for long.
 	NotInitialized = "NotInitialized"
 	// LaunchTimeout, RegistrationTimeout, GarbageCollected and Expired say why a claim
