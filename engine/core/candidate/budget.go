@@ -2,7 +2,6 @@ package candidate
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,20 +172,18 @@ func limitsOf(budgets []karpv1.Budget) limits {
 	for i := range budgets {
 		b := budgets[i]
 		b.Nodes = cmp.Or(b.Nodes, karpv1.DefaultBudgetNodes)
-		window, err := WindowOf(&b)
-		errs := []error{err}
+		window, faults := readWindow(&b)
 		if _, err := b.Allowed(0); err != nil {
-			errs = append(errs, &BudgetError{"nodes", fmt.Sprintf("%q: want a number, or a percentage from 0%% to 100%%", b.Nodes)})
+			faults = append(faults, &BudgetError{"nodes", fmt.Sprintf("%q: want a number, or a percentage from 0%% to 100%%", b.Nodes)})
 		}
 		reasons := b.Reasons
 		for n, r := range b.Reasons {
 			if !slices.Contains(Reasons(), r) {
 				// What it was meant to bound is not known.
 				reasons = nil
-				errs = append(errs, &BudgetError{fmt.Sprintf("reasons[%d]", n), fmt.Sprintf("%q: must be one of Empty, Underutilized, Drifted, Unhealthy", r)})
+				faults = append(faults, &BudgetError{fmt.Sprintf("reasons[%d]", n), fmt.Sprintf("%q: must be one of Empty, Underutilized, Drifted, Unhealthy", r)})
 			}
 		}
-		faults := faultsIn(errors.Join(errs...))
 		for _, f := range faults {
 			out.faults = append(out.faults, budgetFault{index: i, err: f, reasons: reasons})
 		}
@@ -195,25 +192,6 @@ func limitsOf(budgets []karpv1.Budget) limits {
 		}
 	}
 	return out
-}
-
-// faultsIn are the budget errors that err joins.
-func faultsIn(err error) []*BudgetError {
-	if err == nil {
-		return nil
-	}
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []*BudgetError
-		for _, e := range many.Unwrap() {
-			out = append(out, faultsIn(e)...)
-		}
-		return out
-	}
-	var one *BudgetError
-	if errors.As(err, &one) {
-		return []*BudgetError{one}
-	}
-	return nil
 }
 
 // allowance is how many of a pool's nodes may go for a reason.

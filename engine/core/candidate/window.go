@@ -38,32 +38,42 @@ func (e *BudgetError) Error() string { return e.Field + ": " + e.Message }
 // WindowOf reads when a budget is active. Schedules are in UTC, unless they start with
 // "CRON_TZ=Zone " or "TZ=Zone ", which only Dovetail reads. Every fault is a [BudgetError].
 func WindowOf(b *karpv1.Budget) (Window, error) {
+	w, faults := readWindow(b)
+	errs := make([]error, len(faults))
+	for i, f := range faults {
+		errs[i] = f
+	}
+	return w, errors.Join(errs...)
+}
+
+// readWindow returns the zero Window if there are faults.
+func readWindow(b *karpv1.Budget) (Window, []*BudgetError) {
 	if b.Schedule == nil && b.Duration == nil {
 		return Window{}, nil
 	}
-	var errs []error
+	var faults []*BudgetError
 	if b.Schedule == nil {
-		errs = append(errs, &BudgetError{"schedule", "a duration needs a schedule that says when it starts"})
+		faults = append(faults, &BudgetError{"schedule", "a duration needs a schedule that says when it starts"})
 	}
 	if b.Duration == nil {
-		errs = append(errs, &BudgetError{"duration", "a schedule needs a duration that says how long the budget is active"})
+		faults = append(faults, &BudgetError{"duration", "a schedule needs a duration that says how long the budget is active"})
 	}
 	var w Window
 	if b.Schedule != nil {
 		s, err := parseSchedule(*b.Schedule)
 		if err != nil {
-			errs = append(errs, &BudgetError{"schedule", fmt.Sprintf("%q: %v", *b.Schedule, err)})
+			faults = append(faults, &BudgetError{"schedule", fmt.Sprintf("%q: %v", *b.Schedule, err)})
 		}
 		w.schedule = s
 	}
 	if b.Duration != nil {
 		if b.Duration.Duration < time.Minute {
-			errs = append(errs, &BudgetError{"duration", fmt.Sprintf("%s: must be at least a minute", b.Duration.Duration)})
+			faults = append(faults, &BudgetError{"duration", fmt.Sprintf("%s: must be at least a minute", b.Duration.Duration)})
 		}
 		w.length = min(b.Duration.Duration, maxLength)
 	}
-	if len(errs) > 0 {
-		return Window{}, errors.Join(errs...)
+	if len(faults) > 0 {
+		return Window{}, faults
 	}
 	return w, nil
 }
