@@ -181,7 +181,7 @@ func (w *world) dieAt(at int, stored bool) (died bool) {
 // try runs whatever fails, until something holds.
 func (w *world) try(d time.Duration, until func() bool) {
 	for end := w.Now().Add(d); w.Now().Before(end) && !until(); {
-		w.Pass(time.Second)
+		w.Pass(w.tick())
 		w.others()
 		w.watch()
 		if _ = w.c.Step(w.t.Context()); !until() && !w.Now().Before(w.next) {
@@ -191,7 +191,7 @@ func (w *world) try(d time.Duration, until func() bool) {
 	}
 }
 
-// settle runs until nothing has been under way for half a minute.
+// settle runs until nothing has been under way for a while.
 func (w *world) settle(d time.Duration) {
 	w.t.Helper()
 	quiet := 0
@@ -199,7 +199,7 @@ func (w *world) settle(d time.Duration) {
 		if quiet++; len(w.c.commands) > 0 || len(w.leaving()) > 0 || w.unbound() {
 			quiet = 0
 		}
-		return quiet > 30
+		return quiet > 8
 	})
 }
 
@@ -595,7 +595,7 @@ func TestGracefulExpiry(t *testing.T) {
 		}
 		most = max(most, n)
 	}
-	w.run(20 * time.Minute)
+	w.run(14 * time.Minute)
 	if most != 2 {
 		t.Errorf("%d nodes in disruption at a time, want 2", most)
 	}

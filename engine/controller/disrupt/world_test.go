@@ -85,7 +85,7 @@ type world struct {
 	launches map[string]time.Time
 	begin    time.Time
 	next     time.Time
-	// watched is called every second.
+	// watched is called now and then.
 	watched func()
 }
 
@@ -243,10 +243,18 @@ func drifted(c *karpv1.NodeClaim) {
 	c.Conditions().At(c.CreationTimestamp.Add(time.Minute)).SetTrueBecause(karpv1.ConditionDrifted, "NodePoolDrifted", "")
 }
 
-// second lets one pass: the others act, then the controller.
+// tick is how much time passes at once: a second, or more while commands only wait.
+func (w *world) tick() time.Duration {
+	if slices.ContainsFunc(w.c.commands, func(c *command) bool { return c.phase != confirming && c.phase != launching && c.phase != draining }) {
+		return time.Second
+	}
+	return 5 * time.Second
+}
+
+// second lets some time pass: the others act, then the controller.
 func (w *world) second() {
 	w.t.Helper()
-	w.Pass(time.Second)
+	w.Pass(w.tick())
 	w.others()
 	w.watch()
 	w.act()
