@@ -165,6 +165,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	before, known := c.opts.Set.Status(np.Name)
+	applied := false
 	if c.given(np.Name, version{np.UID, np.Generation}) || !known || before.ObservedGeneration != np.Generation {
 		// What is wrong with a policy is in its status; retrying is the set's own work.
 		err = c.opts.Set.Apply(ctx, np.DeepCopy())
@@ -175,6 +176,7 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err != nil {
 			ctrl.LoggerFrom(ctx).Info("the policy is not as it should be", "cause", err.Error())
 		}
+		applied = err == nil
 	}
 	status, ok := c.opts.Set.Status(np.Name)
 	if !ok {
@@ -182,7 +184,9 @@ func (c *Controller) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	ready := meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionReady)
 	c.measure(&np, ready)
-	if np.Status.Revision != status.Revision || known && before.Revision != status.Revision {
+	// The status may be that of an earlier process, and a change of mode or order has no
+	// revision of its own.
+	if applied || np.Status.Revision != status.Revision || before.Revision != status.Revision {
 		c.opts.InForce()
 	}
 	if !c.writes() {

@@ -1,6 +1,7 @@
 package nodepolicy
 
 import (
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ import (
 type memory struct {
 	applied []string
 	status  map[string]v1alpha1.NodePolicyStatus
+	// fixed is the revision of all policies; empty gives each generation one.
+	fixed string
 }
 
 func (m *memory) Apply(_ context.Context, list ...*v1alpha1.NodePolicy) error {
@@ -38,7 +41,7 @@ func (m *memory) Apply(_ context.Context, list ...*v1alpha1.NodePolicy) error {
 			ready.Status, ready.Reason = metav1.ConditionFalse, "CompileFailed"
 			errs = append(errs, errors.New(s.LastError))
 		} else {
-			s.Revision, s.LastError = fmt.Sprint("r", p.Generation), ""
+			s.Revision, s.LastError = stdcmp.Or(m.fixed, fmt.Sprint("r", p.Generation)), ""
 		}
 		s.Conditions = []metav1.Condition{ready}
 		m.status[p.Name] = s
@@ -215,5 +218,42 @@ func TestController_standby(t *testing.T) {
 	}
 	if got := revision(); len(set.applied) != 1 || got != "r1" {
 		t.Errorf("applied %v with revision %q, want it written by who leads", set.applied, got)
+	}
+}
+
+// TestController_inForce tells of what has changed what is in force.
+func TestController_inForce(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	np := policy("good", "ok", 1)
+	np.Status.Revision, np.Status.ObservedGeneration = "r1", 1 // of an earlier process
+	cl := fake.NewClientBuilder().WithScheme(scheme).WithObjects(np).WithStatusSubresource(&v1alpha1.NodePolicy{}).Build()
+	set := &memory{status: map[string]v1alpha1.NodePolicyStatus{}, fixed: "r1"}
+	changes := 0
+	c := New(Options{Client: cl, Set: set, InForce: func() { changes++ }})
+	run := func() {
+		t.Helper()
+		if _, err := c.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "good"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	run()
+	if changes != 1 {
+		t.Errorf("told of %d changes after a restart, want 1", changes)
+	}
+	if err := cl.Get(t.Context(), client.ObjectKey{Name: "good"}, np); err != nil {
+		t.Fatal(err)
+	}
+	np.Spec.Mode, np.Generation = v1alpha1.ModeShadow, 2
+	if err := cl.Update(t.Context(), np); err != nil {
+		t.Fatal(err)
+	}
+	run()
+	run()
+	if changes != 2 {
+		t.Errorf("told of %d changes after another mode, which has no revision of its own, want 2", changes)
 	}
 }
