@@ -25,6 +25,7 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud"
 	simkube "github.com/dovetail-sh/dovetail/engine/cloud/sim/kube"
+	"github.com/dovetail-sh/dovetail/engine/controller/disrupt"
 	"github.com/dovetail-sh/dovetail/engine/controller/provision"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
@@ -203,6 +204,19 @@ func (a *assembly) provisioner() (*provision.Controller, error) {
 		BatchIdle: s.batchIdle, BatchMax: s.batchMax, Facts: a.facts, Shadow: s.shadow,
 		Solve: s.solve(),
 	}), nil
+}
+
+func (a *assembly) disruption() *disrupt.Controller {
+	s := a.settings
+	spotTypes := 0 // the default
+	if !s.gates.SpotToSpotConsolidation {
+		spotTypes = -1
+	}
+	return disrupt.New(disrupt.Options{
+		Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Policies: a.inForce.engine, Metrics: a.metrics, Events: a.events,
+		Facts: a.facts, Shadow: s.shadow, SpotTypes: spotTypes, DeletionCost: !s.gates.PodDeletionCostManagement, TerminateFirst: s.gates.TerminateFirstDrift,
+		Solve: s.solve(),
+	})
 }
 
 // addChecks makes the process ready once the kinds it needs are known to the API server and

@@ -16,23 +16,24 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/observe"
 )
 
-// addControllers registers the controllers. In shadow mode only the provisioner runs,
-// which then writes nothing, and what measures.
+// addControllers registers the controllers. In shadow mode only provisioning and
+// disruption run, which then write nothing, and what measures.
 func (a *assembly) addControllers() error {
 	s := a.settings
 	provisioner, err := a.provisioner()
 	if err != nil {
 		return err
 	}
-	changed := func() { provisioner.Trigger("policies") }
-	controllers := map[string]registered{"provisioner": provisioner}
+	disruption := a.disruption()
+	changed := func() { provisioner.Trigger("policies"); disruption.Trigger() }
+	controllers := map[string]registered{"provisioner": provisioner, "disruption": disruption}
 	if !s.shadow {
 		pools := nodepool.New(nodepool.Options{
 			Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Metrics: a.metrics, Events: a.events,
 			Policies: a.inForce.engine, Facts: a.facts,
 		})
 		controllers["nodepool"] = pools
-		changed = func() { provisioner.Trigger("policies"); pools.Recheck() }
+		changed = func() { provisioner.Trigger("policies"); disruption.Trigger(); pools.Recheck() }
 		claims := nodeclaim.Options{
 			Client: a.mgr.GetClient(), Reader: a.mgr.GetAPIReader(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state,
 			LaunchTimeout: s.launchTimeout, RegistrationTimeout: s.registrationTimeout, CollectEvery: s.collectEvery,

@@ -26,7 +26,6 @@ const Name = "disruption"
 
 // Options tune a [Controller]. Client, Provider and State are required.
 type Options struct {
-	// Client reads from a cache that has the fields of [fleet.Indexes].
 	Client   client.Client
 	Provider cloud.Provider
 	State    *state.Cluster

@@ -142,5 +142,6 @@ func (c *Controller) objects(v *view) fact.Objects {
 	return fact.Objects{
 		Pod: c.state.Pod, ReplicaSets: o.ReplicaSets, StatefulSets: o.StatefulSets, PodDisruptionBudgets: o.PodDisruptionBudgets,
 		ReplicationControllers: o.ReplicationControllers, Nodes: o.Nodes, NodeClaims: o.NodeClaims,
+		Expired: v.expired,
 	}
 }

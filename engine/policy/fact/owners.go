@@ -37,6 +37,9 @@ type Objects struct {
 	ReplicationControllers []*corev1.ReplicationController
 	Nodes                  []*corev1.Node
 	NodeClaims             []*karpv1.NodeClaim
+	// Expired are the nodes that go for their age, by name, with when they go whatever
+	// policies say; the zero time is never.
+	Expired map[string]time.Time
 }
 
 // id names a controller of pods.

@@ -158,6 +158,9 @@ func (a *approver) disrupt(ctx context.Context, m *consolidate.Move) (consolidat
 		return consolidate.Verdict{Deny: []candidate.Reason{{Code: consolidate.NotReached, Message: "disrupt policies have used up the time that they have in one round"}}}, nil, nil
 	}
 	p := fact.Proposal{Reason: string(m.Reason), Nodes: m.Nodes, Plan: m.Plan, Costs: a.out.Costs}
+	if at, ok := a.expire(m); ok {
+		p.Reason, p.Deadline = policy.Expired, at
+	}
 	for _, score := range m.Score {
 		if s := int64(score * 1000); p.Balanced == nil || s < *p.Balanced {
 			p.Balanced = &s
@@ -175,6 +178,24 @@ func (a *approver) disrupt(ctx context.Context, m *consolidate.Move) (consolidat
 		return consolidate.Verdict{}, nil, err
 	}
 	return a.verdict(m, &v), said(v.Warn), nil
+}
+
+// expire reports whether the nodes of a move go for their age, and when they do whatever
+// policies say.
+func (a *approver) expire(m *consolidate.Move) (at time.Time, ok bool) {
+	if m.Reason != karpv1.DisruptionReasonDrifted {
+		return at, false
+	}
+	for i, n := range m.Nodes {
+		forced, ok := a.objs.Expired[n]
+		if !ok {
+			return time.Time{}, false
+		}
+		if i == 0 || forced.IsZero() || !at.IsZero() && forced.After(at) {
+			at = forced
+		}
+	}
+	return at, true
 }
 
 // verdict turns what policies say into what the search understands, and remembers it. A denial
