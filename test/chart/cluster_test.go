@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -207,6 +208,9 @@ func logs(c *cluster.Cluster) string {
 			return err
 		}
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		lines = slices.DeleteFunc(lines, func(line string) bool {
+			return strings.Contains(line, `"msg":"Starting `) || strings.Contains(line, `"level":"debug"`)
+		})
 		fmt.Fprintf(&b, "== %s\n%s\n", d.Name(), strings.Join(lines[max(0, len(lines)-15):], "\n"))
 		return nil
 	})

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr"
 	opacmd "github.com/open-policy-agent/opa/cmd"
 	helmcmd "helm.sh/helm/v4/pkg/cmd"
 	"helm.sh/helm/v4/pkg/kube"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	kubectlcmd "k8s.io/kubectl/pkg/cmd"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
@@ -87,6 +89,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	ctrl.SetLogger(logr.Discard()) // what libraries log is of no interest here
 	var err error
 	if bin, err = os.MkdirTemp("", "dovetail-chart-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -108,19 +108,23 @@ func TestTemplate(t *testing.T) {
 				}
 			},
 		}},
-		"names":         {values: "{fullnameOverride: r-dovetail, nameOverride: other, podDisruptionBudget: {name: budget}, serviceAccount: {name: someone}}", checks: []check{there("PodDisruptionBudget", "budget"), there("ServiceAccount", "someone"), subjects("someone")}},
-		"no account":    {values: "{serviceAccount: {create: false, name: theirs}}", checks: []check{absent("ServiceAccount"), subjects("theirs")}},
-		"no webhook":    {values: "{webhook: {enabled: false}}", checks: []check{absent("ValidatingWebhookConfiguration"), absent("Secret"), env("WEBHOOK_PORT", "0")}},
-		"ports":         {values: "{controller: {metrics: {port: 9090}, healthProbe: {port: 9091}}, webhook: {port: 9443}}", checks: []check{env("METRICS_PORT", "9090"), env("HEALTH_PROBE_PORT", "9091"), env("WEBHOOK_PORT", "9443")}},
-		"gates":         {values: "{settings: {featureGates: {nodeOverlay: true, reservedCapacity: false}}}", checks: []check{env("FEATURE_GATES", "CapacityBuffer=false,NodeOverlay=true,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=false,SpotToSpotConsolidation=false,StaticCapacity=false,TerminateFirstDrift=false,TerminateFirstRepair=false"), may("r-dovetail", "karpenter.sh", "nodeoverlays", "list", true)}},
-		"settings":      {values: "{settings: {batchMaxDuration: 3s, clusterName: prod, nominate: false}, decisionLog: '-', logLevel: debug}", checks: []check{env("BATCH_MAX_DURATION", "3s"), env("CLUSTER_NAME", "prod"), env("DECISION_LOG", "-"), env("LOG_LEVEL", "debug"), env("NOMINATE", "false"), may("r-dovetail", "", "pods/status", "patch", false)}},
-		"other Lease":   {values: "{leaderElection: {name: lock, namespace: kube-system}}", checks: []check{env("LEADER_ELECTION_NAME", "lock"), env("LEADER_ELECTION_NAMESPACE", "kube-system"), role("kube-system", "leases", "lock"), role("ns", "configmaps", "")}},
-		"scheduler":     {values: "{settings: {schedulerConfig: {podTopologySpread: {defaultConstraints: []}}}}", checks: []check{there("ConfigMap", "r-dovetail-scheduler"), env("SCHEDULER_CONFIG", "/etc/dovetail/scheduler.yaml")}},
-		"memory":        {values: "{controller: {resources: {limits: null}}}", checks: []check{func(t *testing.T, objects []*unstructured.Unstructured) { absentVariable(t, objects, "MEMORY_LIMIT") }}},
-		"image":         {values: "{controller: {image: {repository: example.com/d, tag: v2}}}", checks: []check{pod(func(p *corev1.PodTemplateSpec) bool { return p.Spec.Containers[0].Image == "example.com/d:v2" })}},
-		"digest":        {values: "{controller: {image: {repository: example.com/d, digest: 'sha256:" + strings.Repeat("0f", 32) + "'}}}", checks: []check{pod(func(p *corev1.PodTemplateSpec) bool { return strings.HasPrefix(p.Spec.Containers[0].Image, "example.com/d@sha256:0f") })}},
-		"monitoring":    {values: "{serviceMonitor: {enabled: true, endpointConfig: {interval: 15s}}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}", checks: []check{there("ServiceMonitor", "r-dovetail"), there("PrometheusRule", "r-dovetail"), there("ConfigMap", "r-dovetail-dashboards")}},
-		"network":       {values: "{networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}}", checks: []check{func(t *testing.T, objects []*unstructured.Unstructured) { as[networkingv1.NetworkPolicy](t, find(objects, "NetworkPolicy", "r-dovetail")) }}},
+		"names":       {values: "{fullnameOverride: r-dovetail, nameOverride: other, podDisruptionBudget: {name: budget}, serviceAccount: {name: someone}}", checks: []check{there("PodDisruptionBudget", "budget"), there("ServiceAccount", "someone"), subjects("someone")}},
+		"no account":  {values: "{serviceAccount: {create: false, name: theirs}}", checks: []check{absent("ServiceAccount"), subjects("theirs")}},
+		"no webhook":  {values: "{webhook: {enabled: false}}", checks: []check{absent("ValidatingWebhookConfiguration"), absent("Secret"), env("WEBHOOK_PORT", "0")}},
+		"ports":       {values: "{controller: {metrics: {port: 9090}, healthProbe: {port: 9091}}, webhook: {port: 9443}}", checks: []check{env("METRICS_PORT", "9090"), env("HEALTH_PROBE_PORT", "9091"), env("WEBHOOK_PORT", "9443")}},
+		"gates":       {values: "{settings: {featureGates: {nodeOverlay: true, reservedCapacity: false}}}", checks: []check{env("FEATURE_GATES", "CapacityBuffer=false,NodeOverlay=true,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=false,SpotToSpotConsolidation=false,StaticCapacity=false,TerminateFirstDrift=false,TerminateFirstRepair=false"), may("r-dovetail", "karpenter.sh", "nodeoverlays", "list", true)}},
+		"settings":    {values: "{settings: {batchMaxDuration: 3s, clusterName: prod, nominate: false}, decisionLog: '-', logLevel: debug}", checks: []check{env("BATCH_MAX_DURATION", "3s"), env("CLUSTER_NAME", "prod"), env("DECISION_LOG", "-"), env("LOG_LEVEL", "debug"), env("NOMINATE", "false"), may("r-dovetail", "", "pods/status", "patch", false)}},
+		"other Lease": {values: "{leaderElection: {name: lock, namespace: kube-system}}", checks: []check{env("LEADER_ELECTION_NAME", "lock"), env("LEADER_ELECTION_NAMESPACE", "kube-system"), role("kube-system", "leases", "lock"), role("ns", "configmaps", "")}},
+		"scheduler":   {values: "{settings: {schedulerConfig: {podTopologySpread: {defaultConstraints: []}}}}", checks: []check{there("ConfigMap", "r-dovetail-scheduler"), env("SCHEDULER_CONFIG", "/etc/dovetail/scheduler.yaml")}},
+		"memory":      {values: "{controller: {resources: {limits: null}}}", checks: []check{func(t *testing.T, objects []*unstructured.Unstructured) { absentVariable(t, objects, "MEMORY_LIMIT") }}},
+		"image":       {values: "{controller: {image: {repository: example.com/d, tag: v2}}}", checks: []check{pod(func(p *corev1.PodTemplateSpec) bool { return p.Spec.Containers[0].Image == "example.com/d:v2" })}},
+		"digest": {values: "{controller: {image: {repository: example.com/d, digest: 'sha256:" + strings.Repeat("0f", 32) + "'}}}", checks: []check{pod(func(p *corev1.PodTemplateSpec) bool {
+			return strings.HasPrefix(p.Spec.Containers[0].Image, "example.com/d@sha256:0f")
+		})}},
+		"monitoring": {values: "{serviceMonitor: {enabled: true, endpointConfig: {interval: 15s}}, prometheusRule: {enabled: true}, dashboards: {enabled: true}}", checks: []check{there("ServiceMonitor", "r-dovetail"), there("PrometheusRule", "r-dovetail"), there("ConfigMap", "r-dovetail-dashboards")}},
+		"network": {values: "{networkPolicy: {enabled: true, metricsFrom: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}}", checks: []check{func(t *testing.T, objects []*unstructured.Unstructured) {
+			as[networkingv1.NetworkPolicy](t, find(objects, "NetworkPolicy", "r-dovetail"))
+		}}},
 		"stand-ins":     {values: "{sim: {standIns: [{group: karpenter.k8s.aws, version: v1, kind: EC2NodeClass, plural: ec2nodeclasses}]}}", checks: []check{env("SIM_STAND_IN", "EC2NodeClass.v1.karpenter.k8s.aws"), may("r-dovetail-sim", "karpenter.k8s.aws", "ec2nodeclasses", "watch", true)}},
 		"policy access": {values: "{policyAccess: {configMapNamespaces: [rules], secrets: [{name: pull, namespace: rules}, {name: key}]}}", checks: []check{role("rules", "configmaps", ""), role("rules", "secrets", "pull"), role("ns", "secrets", "key")}},
 		"shadow":        {values: "{shadow: true}", checks: []check{env("SHADOW", "true"), env("WEBHOOK_PORT", "0"), absent("ValidatingWebhookConfiguration"), readsOnly}},
@@ -149,10 +153,14 @@ func TestTemplate(t *testing.T) {
 			}),
 		}},
 		"user policies": {values: `{userPolicies: {mine: {hook: score, rego: "package dovetail.score.mine\n"}, theirs: {hook: launch, runtime: wasm, mode: Shadow, source: {configMapRef: {namespace: a, name: b, key: c.wasm}}}}}`, checks: []check{
-			policy("mine", func(s *v1alpha1.NodePolicySpec) bool { return s.Runtime == "rego" && strings.HasPrefix(*s.Source.Inline, "package") }),
-			policy("theirs", func(s *v1alpha1.NodePolicySpec) bool { return s.Runtime == "wasm" && s.Mode == "Shadow" && s.Source.ConfigMapRef.Key == "c.wasm" }),
+			policy("mine", func(s *v1alpha1.NodePolicySpec) bool {
+				return s.Runtime == "rego" && strings.HasPrefix(*s.Source.Inline, "package")
+			}),
+			policy("theirs", func(s *v1alpha1.NodePolicySpec) bool {
+				return s.Runtime == "wasm" && s.Mode == "Shadow" && s.Source.ConfigMapRef.Key == "c.wasm"
+			}),
 		}},
-		"no policies": {values: noPolicies(t), checks: []check{absent("NodePolicy")}},
+		"no policies":                 {values: noPolicies(t), checks: []check{absent("NodePolicy")}},
 		"values of Karpenter's chart": {values: karpenterValues, checks: []check{env("CLUSTER_NAME", "prod"), env("INTERRUPTION_QUEUE", "prod-queue")}},
 	}
 	for name, tt := range tests {

@@ -158,4 +158,3 @@ func schemaOf(root *value, shipped []*policy) ([]byte, error) {
 	err := enc.Encode(schema)
 	return out.Bytes(), err
 }
-
