@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -120,7 +121,11 @@ func (s *solver) relaxation(pods []int) (p *relax.Problem, itemOf []int, credit 
 		p.Count[i] += float64(n)
 		itemOf[id] = i
 	}
-	columns, credit := s.boundColumns(profiles)
+	needed := make([]bool, s.D)
+	for i, q := range p.Req {
+		needed[i%s.D] = needed[i%s.D] || q > 0
+	}
+	columns, credit := s.boundColumns(profiles, needed)
 	for _, k := range columns {
 		c := &s.columns[k]
 		p.Alloc = append(p.Alloc, c.whole...)
@@ -139,9 +144,10 @@ func (s *solver) relaxation(pods []int) (p *relax.Problem, itemOf []int, credit 
 }
 
 // boundColumns are the columns for a bound: for each set of profiles that accept it and
-// each allocation the cheapest. Columns of limited supply are left out if a regular one
-// holds as much; credit is what using up their supply may save then.
-func (s *solver) boundColumns(profiles []*profile) (columns []int32, credit float64) {
+// each allocation the cheapest, less those that another one beats. Columns of limited supply
+// are left out if a regular one holds as much; credit is what using up their supply may save
+// then.
+func (s *solver) boundColumns(profiles []*profile, needed []bool) (columns []int32, credit float64) {
 	var distinct []*profile
 	seen := map[int32]bool{}
 	for _, p := range profiles {
@@ -155,6 +161,7 @@ func (s *solver) boundColumns(profiles []*profile) (columns []int32, credit floa
 		sig   string
 	}
 	at := map[alike]int{}
+	var sigs []string
 	savings := map[string]float64{}
 	sig := make([]byte, len(distinct))
 	for k := range s.columns {
@@ -184,11 +191,60 @@ func (s *solver) boundColumns(profiles []*profile) (columns []int32, credit floa
 		}
 		at[key] = len(columns)
 		columns = append(columns, int32(k))
+		sigs = append(sigs, key.sig)
 	}
+	columns = s.unbeaten(columns, sigs, needed)
 	for _, supply := range sortedKeys(savings) {
 		credit += savings[supply] * float64(s.units[supply])
 	}
 	return columns, credit
+}
+
+// unbeaten leaves out each column that another one beats: that costs no more, holds no less
+// of what is needed and is accepted wherever it is, by sigs. A fractional solution has no use
+// for it.
+func (s *solver) unbeaten(columns []int32, sigs []string, needed []bool) []int32 {
+	order := make([]int, len(columns))
+	for i := range order {
+		order[i] = i
+	}
+	size := func(i int) (sum float64) {
+		for r, q := range s.columns[columns[i]].whole {
+			if needed[r] {
+				sum += q
+			}
+		}
+		return sum
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(s.columns[columns[a]].cost, s.columns[columns[b]].cost), -cmp.Compare(size(a), size(b)))
+	})
+	beats := func(a, b int) bool {
+		for i := range sigs[a] {
+			if sigs[a][i] < sigs[b][i] {
+				return false
+			}
+		}
+		x, y := s.columns[columns[a]].whole, s.columns[columns[b]].whole
+		for r, need := range needed {
+			if need && x[r] < y[r] {
+				return false
+			}
+		}
+		return true
+	}
+	var kept []int
+	for _, i := range order {
+		if !slices.ContainsFunc(kept, func(j int) bool { return beats(j, i) }) {
+			kept = append(kept, i)
+		}
+	}
+	slices.Sort(kept)
+	out := make([]int32, len(kept))
+	for i, j := range kept {
+		out[i] = columns[j]
+	}
+	return out
 }
 
 // regularCost is the cost of the cheapest column without limits that holds whatever c
