@@ -78,7 +78,7 @@ func (c *Controllers) Register(mgr manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	ready := ctrl.NewControllerManagedBy(mgr).Named("nodepool.readiness").For(&karpv1.NodePool{}, changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 10})
 	for _, class := range classes {
