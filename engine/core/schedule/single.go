@@ -18,7 +18,7 @@ func (s *solver) serveSingly() {
 			if s.placeOn(c, s.nodes) {
 				moved = true
 			}
-			for s.demand[c.id] > 0 && s.openFor(c) {
+			for s.demand[c.id] > 0 && s.ctx.Err() == nil && s.openFor(c) {
 				moved = true
 			}
 		}
