@@ -49,6 +49,7 @@ type simulateFlags struct {
 	shadowDir       string
 	facts           string
 	decisionLog     string
+	replayFlags
 }
 
 const simulateHelp = `Plan the nodes that a cluster needs, from files.
@@ -70,11 +71,13 @@ func simulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate [FILES...]",
 		Short: "Plan the nodes that a cluster needs, from files",
-		Long:  simulateHelp,
+		Long:  simulateHelp + replayHelp,
 		Example: `  dovetail simulate examples/quickstart
   kubectl get -A -o yaml nodes,pods,nodepools | dovetail simulate -
   dovetail simulate --trace pods.csv --nodepool pool.yaml -o json
-  dovetail simulate cluster.yaml --explain pod default/web-0`,
+  dovetail simulate cluster.yaml --explain pod default/web-0
+  dovetail simulate --trace pods.csv --replay --compare off --html report.html
+  dovetail simulate cluster.yaml --events events.yaml --until 2h`,
 		Args: cobra.ArbitraryArgs,
 		RunE: f.run,
 	}
@@ -96,11 +99,15 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.shadowDir, "shadow-policy-dir", "", "say what the policies in this folder would change")
 	flags.StringVar(&f.facts, "facts", "", "file of what policies are told beside the objects: cluster, commitments, signals, history, inFlight, teamLabel")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "write the decisions of policies with their inputs to this file; policy eval --from-log replays them")
+	f.add(cmd)
 	cmd.AddCommand(scenarioCommand(), consolidateCommand())
 	return cmd
 }
 
 func (f *simulateFlags) run(cmd *cobra.Command, args []string) error {
+	if f.wanted() {
+		return f.runReplay(cmd, args)
+	}
 	pod, args, err := f.explained(args)
 	if err != nil {
 		return err

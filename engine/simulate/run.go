@@ -60,7 +60,7 @@ func Run(ctx context.Context, in *load.Result, opts Options) (*Outcome, error) {
 	snap, left := build(&objs, opts)
 	if len(in.Objects.NodePools) == 0 {
 		problems = append(problems, load.Problem{Severity: load.Note, Kind: "NodePool", Name: defaultPoolName,
-			Message: "the input has no NodePool; this one is assumed: " + describePool(objs.NodePools[0])})
+			Message: "the input has no NodePool; this one is assumed: " + DescribePool(objs.NodePools[0])})
 	}
 	problems = append(problems, waiting(objs.Pods)...)
 	for _, p := range slices.Concat(left, emptyPools(snap)) {
@@ -153,7 +153,8 @@ func DefaultNodePool(cat *catalog.Catalog) *karpv1.NodePool {
 	return np
 }
 
-func describePool(np *karpv1.NodePool) string {
+// DescribePool names the requirements of a NodePool.
+func DescribePool(np *karpv1.NodePool) string {
 	s := ""
 	for i, r := range np.Spec.Template.Spec.Requirements {
 		if i > 0 {

@@ -2,7 +2,6 @@ package world
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -616,49 +615,4 @@ func maxTime(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// Interrupt announces the end of machines: those of the named claims, or all of a NodePool or
-// with a capacity type where a name is empty.
-func (w *World) Interrupt(kind v1alpha1.InterruptionKind, claims []string, percent *int32) error {
-	if len(w.machines) == 0 {
-		return errors.New("interrupt: there is no machine")
-	}
-	byClass := map[string][]string{}
-	for _, name := range claims {
-		c := w.claims[name]
-		if c == nil || w.machines[name] == nil {
-			return fmt.Errorf("interrupt: there is no node %s", name)
-		}
-		byClass[c.Spec.NodeClassRef.Name] = append(byClass[c.Spec.NodeClassRef.Name], name)
-	}
-	for _, class := range slices.Sorted(maps.Keys(byClass)) {
-		have, err := w.store.NodeClass(w.context(), class)
-		if err != nil {
-			return fmt.Errorf("interrupt: %w", err)
-		}
-		next := have.DeepCopy()
-		next.Spec.Interruptions = append(next.Spec.Interruptions, v1alpha1.SimInterruption{
-			Claims: byClass[class], Percent: percent, Kind: kind, At: v1alpha1.SimTime(w.now.UTC().Format(time.RFC3339)),
-		})
-		w.store.SetNodeClass(next)
-	}
-	w.wakeCloud(w.now)
-	return nil
-}
-
-// Change replaces a simulated cloud by a changed copy. Rules are part of it that say what is
-// to happen later.
-func (w *World) Change(class string, do func(*v1alpha1.SimNodeClass)) error {
-	have, err := w.store.NodeClass(w.context(), class)
-	if err != nil {
-		return fmt.Errorf("%s %q: %w", sim.Kind, class, err)
-	}
-	next := have.DeepCopy()
-	do(next)
-	if err := next.RuntimeValidate(); err != nil {
-		return fmt.Errorf("%s %q: %w", sim.Kind, class, err)
-	}
-	w.setClass(next)
-	return nil
 }

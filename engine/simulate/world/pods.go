@@ -128,6 +128,9 @@ func (w *World) Know(list []load.Workload, name func(snapshot.PodKey) (kind, nam
 			w.workloads[me] = wl
 		}
 		wl.known = l
+		if p, _ := l.Pod(1); p != nil {
+			w.aliasTo(p, me)
+		}
 	}
 }
 
@@ -138,7 +141,19 @@ func (w *World) alias(p *corev1.Pod, name func(snapshot.PodKey) (kind, name stri
 	if kind == "" || c == nil || c.Kind == kind && c.Name == top || c.Kind == "DaemonSet" || c.Kind == "Node" {
 		return
 	}
-	from, to := owner{c.Kind, p.Namespace, c.Name}, owner{kind, p.Namespace, top}
+	w.aliasTo(p, owner{kind, p.Namespace, top})
+}
+
+// aliasTo makes the controller of a pod part of a workload.
+func (w *World) aliasTo(p *corev1.Pod, to owner) {
+	c := metav1.GetControllerOf(p)
+	if c == nil {
+		return
+	}
+	from := owner{c.Kind, p.Namespace, c.Name}
+	if from == to {
+		return
+	}
 	if _, ok := w.aliases[from]; ok {
 		return
 	}
@@ -207,6 +222,9 @@ func (w *World) Scale(kind, namespace, name string, replicas int) error {
 	}
 	before := len(wl.pods)
 	for n := 1; len(wl.pods) < replicas; n++ {
+		if n > replicas+len(w.pods)+1 {
+			return fmt.Errorf("scale %s: its pods cannot be told from others", wl)
+		}
 		p, err := w.one(wl, n)
 		if err != nil {
 			return err

@@ -320,3 +320,23 @@ func (w *World) listPrice(m *machine) (catalog.Price, bool) {
 	}
 	return 0, false
 }
+
+// Waiting are the pods that have no node, with what is in the way as far as it is known.
+func (w *World) Waiting() map[snapshot.PodKey]string {
+	out := make(map[snapshot.PodKey]string, len(w.unbound))
+	for key := range w.unbound {
+		out[key] = w.record.why[key]
+	}
+	return out
+}
+
+// PendingSeconds is what pods have waited so far, those included that still do.
+func (w *World) PendingSeconds() float64 {
+	var open time.Duration
+	for key := range w.unbound {
+		if at, ok := w.record.since[key]; ok {
+			open += w.now.Sub(at)
+		}
+	}
+	return w.record.PendingSeconds + open.Seconds()
+}

@@ -105,6 +105,9 @@ type World struct {
 	// cloudDue is when the cloud is to be stepped next; zero for never.
 	cloudDue time.Time
 
+	// classes are the names of the simulated clouds.
+	classes []string
+
 	// rest are the objects but for pods, nodes and claims.
 	rest   snapshot.Objects
 	pods   []*corev1.Pod // by namespace and name
@@ -238,6 +241,9 @@ func (w *World) setClass(c *v1alpha1.SimNodeClass) {
 		c.CreationTimestamp = metav1.NewTime(w.opts.Start)
 	}
 	w.store.SetNodeClass(c)
+	if !slices.Contains(w.classes, c.Name) {
+		w.classes = append(w.classes, c.Name)
+	}
 	w.wakeCloud(w.now)
 	// What is sold changes by itself when the rules say so.
 	at := func(t v1alpha1.SimTime) {
