@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/test"
 
+	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/test/peers/work"
 )
 
@@ -32,11 +33,11 @@ const Engine = "karpenter"
 // concurrency is what Karpenter's benchmark gives its scheduler.
 const concurrency = 5
 
-// Prepare makes the work's labels known to Karpenter and silences its log. Both are
+// Prepare makes the types' labels known to Karpenter and silences its log. Both are
 // globals of that project, as for every provider linked with it.
-func Prepare(w *work.Work) {
+func Prepare(offered []*catalog.InstanceType) {
 	log.SetLogger(logging.NopLogger)
-	for _, it := range w.Types {
+	for _, it := range offered {
 		karpenterv1.WellKnownLabels.Insert(it.Requirements.Keys()...)
 		for _, o := range it.Offerings {
 			karpenterv1.WellKnownLabels.Insert(o.Requirements.Keys()...)
@@ -53,7 +54,7 @@ func Solve(ctx context.Context, w *work.Work) (*work.Outcome, error) {
 	if len(w.Nodes) > 0 {
 		return nil, fmt.Errorf("work %s: karpenter: existing nodes are not supported", w.Name)
 	}
-	Prepare(w)
+	Prepare(w.Types)
 	pool, err := toNodePool(w.Pool)
 	if err != nil {
 		return nil, err
