@@ -17,7 +17,8 @@ import (
 )
 
 // bom lists what a compiled program is made of, as the program itself says: its modules and
-// the standard library. It returns CycloneDX's JSON and how many components it lists.
+// the standard library. It returns CycloneDX's JSON, of a version that scanners read, and how
+// many components it lists.
 func (g program) bom(binary string) ([]byte, int, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -60,7 +61,7 @@ func (g program) bom(binary string) ([]byte, int, error) {
 	b.Components = &parts
 	b.Dependencies = &[]cdx.Dependency{{Ref: main.BOMRef, Dependencies: &refs}}
 	var out bytes.Buffer
-	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).Encode(b); err != nil {
+	if err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(b, cdx.SpecVersion1_6); err != nil {
 		return nil, 0, fmt.Errorf("bill of materials: %w", err)
 	}
 	return out.Bytes(), len(parts), nil

@@ -253,7 +253,7 @@ func TestProduct(t *testing.T) {
 	// Time zones are in the program: there are none in the image.
 	for name, text := range map[string]string{
 		"zones.rego":      "package dovetail.score.zones\n\nimport rego.v1\n\nhour(zone) := time.clock([0, zone])[0]\n",
-		"zones_test.rego": "package dovetail.score.zones_test\n\nimport rego.v1\n\nimport data.dovetail.score.zones\n\ntest_zone if zones.hour(\"Europe/Berlin\") == 1\n\ntest_no_zone if not zones.hour(\"Europe/Dovetail\")\n",
+		"zones_test.rego": "package dovetail.score.zones_test\n\nimport rego.v1\n\nimport data.dovetail.score.zones\n\ntest_zone if zones.hour(\"Europe/Berlin\") == 1\n",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, "policies"), 0o755); err != nil {
 			t.Fatal(err)
@@ -262,8 +262,8 @@ func TestProduct(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := inside(t, root, "policy", "test", "/policies"); err != nil || !strings.Contains(got, "2") {
-		t.Errorf("dovetail policy test says %q, %v, want two tests to pass", got, err)
+	if got, err := inside(t, root, "policy", "test", "/policies"); err != nil || !strings.Contains(got, "passed=1 failed=0") {
+		t.Errorf("dovetail policy test says %q, %v, want the test to pass", got, err)
 	}
 
 	// The same source, in another folder, gives the same image.
