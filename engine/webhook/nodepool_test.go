@@ -302,7 +302,7 @@ func TestNodePool_slow(t *testing.T) {
 			if !got.Allowed || !slices.ContainsFunc(got.Warnings, func(s string) bool { return strings.Contains(s, tt.warn) }) {
 				t.Errorf("allowed %t with %q, want a pass with %q", got.Allowed, got.Warnings, tt.warn)
 			}
-			if took < tt.least || took > tt.least+2*time.Second {
+			if took < tt.least || took > tt.least+5*time.Second {
 				t.Errorf("took %s, want a little more than %s", took, tt.least)
 			}
 		})

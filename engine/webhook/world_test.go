@@ -183,6 +183,7 @@ func (w *world) rules(rules ...rule) {
 	for _, r := range rules {
 		np := nodePolicy(r.name, r.text)
 		np.Spec.Mode, np.Spec.FailurePolicy = r.mode, r.failure
+		np.Spec.Timeout = &metav1.Duration{Duration: 10 * time.Second} // machines are slow at times
 		a, err := source.Opener{}.Open(np)
 		if err != nil {
 			w.Fatal(err)

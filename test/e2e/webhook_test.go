@@ -97,6 +97,7 @@ func (k *kubectl) nodePolicy(hook v1alpha1.Hook, rules string) *v1alpha1.NodePol
 		Spec: v1alpha1.NodePolicySpec{
 			Hook: hook, Runtime: v1alpha1.RuntimeRego, Source: v1alpha1.PolicySource{Inline: &text},
 			NodePoolSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"case": k.name}},
+			Timeout:          &metav1.Duration{Duration: 3 * time.Second}, // machines are slow at times
 		},
 	}
 }
