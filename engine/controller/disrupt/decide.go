@@ -56,26 +56,21 @@ func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
 		cmds = append(cmds, c.command(v, d, i))
 	}
 	cmds = append(cmds, static...)
-	var first error
-	for _, cmd := range cmds {
-		c.commands = append(c.commands, cmd)
+	c.commands = append(c.commands, cmds...)
+	err = each(cmds, func(cmd *command) error {
 		c.found(cmd)
-		if cmd.reason != karpv1.DisruptionReasonDrifted && c.opts.Confirm > 0 {
-			cmd.set(confirming, now)
-			continue
+		if cmd.set(confirming, now); cmd.reason != karpv1.DisruptionReasonDrifted && c.opts.Confirm > 0 {
+			return nil
 		}
-		// It was looked at just now.
-		if err := c.begin(ctx, cmd); err != nil && first == nil {
-			first = err
-		}
-	}
+		return c.begin(ctx, cmd) // it was looked at just now
+	})
 	c.gauge()
 	if len(cmds) == 0 && d.Complete {
 		c.quiet = quiet{v.moment.Revision, c.restUntil(d)}
 	} else {
 		c.quiet = quiet{}
 	}
-	return len(cmds) > 0, first
+	return len(cmds) > 0, err
 }
 
 // restUntil is when a pass that found nothing may find something although nothing has

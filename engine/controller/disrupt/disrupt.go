@@ -3,6 +3,7 @@ package disrupt
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -88,6 +89,8 @@ type Controller struct {
 	rotation consolidate.Rotation
 	wake     chan struct{}
 
+	// mu guards what follows, and plans, while commands are written at the same time.
+	mu sync.Mutex
 	// commands are those under way, in the order of their start.
 	commands []*command
 	started  int

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -213,13 +214,11 @@ func TestFailedWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, sizes(t, tt.sold...), pool("default"))
 			tt.build(w)
-			seen := map[string]bool{}
+			var seen sync.Map
 			w.Before = func(x stage.Write) error {
-				key := fmt.Sprintf("%s %T %s", x.Verb, x.Object, x.Object.GetName())
-				if seen[key] {
+				if _, again := seen.LoadOrStore(fmt.Sprintf("%s %T %s", x.Verb, x.Object, x.Object.GetName()), true); again {
 					return nil
 				}
-				seen[key] = true
 				return errors.New("not now")
 			}
 			w.try(6*time.Minute, func() bool { return false })

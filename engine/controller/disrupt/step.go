@@ -36,6 +36,8 @@ const (
 	leastLimit, mostLimit = 10 * time.Minute, time.Hour
 	// nominated is how long the destinations of pods are left alone at first.
 	nominated = 20 * time.Second
+	// answerWithin bounds the writes of one step of a command.
+	answerWithin = 20 * time.Second
 	// writers is how many nodes are written at the same time.
 	writers = 32
 )
@@ -53,65 +55,69 @@ func (c *Controller) Step(ctx context.Context) error {
 	}
 	var errs []error
 	errs = append(errs, c.clean(ctx))
-	var due []*command
+	var due, writing []*command
 	for _, cmd := range c.commands {
-		ready, err := c.advance(ctx, cmd)
-		errs = append(errs, err)
-		if ready {
+		switch {
+		case c.due(ctx, cmd):
 			due = append(due, cmd)
+		case cmd.phase >= closing:
+			writing = append(writing, cmd)
 		}
 	}
+	errs = append(errs, each(writing, func(cmd *command) error { return c.advance(ctx, cmd) }))
 	// What is tainted comes first, then what is paid for.
 	slices.SortStableFunc(due, func(a, b *command) int { return int(b.phase) - int(a.phase) })
 	found, err := c.check(ctx, due)
-	errs = append(errs, err)
-	for _, cmd := range due {
-		if f, ok := found[cmd]; ok && err == nil {
-			errs = append(errs, c.follow(ctx, cmd, f))
-		}
+	if errs = append(errs, err); err == nil {
+		errs = append(errs, each(due, func(cmd *command) error { return c.follow(ctx, cmd, found[cmd]) }))
 	}
 	c.commands = slices.DeleteFunc(c.commands, func(cmd *command) bool { return cmd.phase == over })
 	c.gauge()
 	return errors.Join(errs...)
 }
 
-// advance does what needs no second look. It reports whether one is due.
-func (c *Controller) advance(ctx context.Context, cmd *command) (due bool, err error) {
+// due reports whether it is time for a second look at a command.
+func (c *Controller) due(ctx context.Context, cmd *command) bool {
 	now := c.Now()
 	if cmd.phase <= closed && c.dropGone(cmd) {
 		// Somebody else has taken all of its nodes; their pods need what was bought.
-		if len(cmd.replacements) == 0 {
-			cmd.set(over, now)
-			return false, nil
-		}
 		cmd.set(draining, now)
 	}
 	switch cmd.phase {
 	case confirming:
-		return now.Sub(cmd.since) >= c.opts.Confirm, nil
+		return now.Sub(cmd.since) >= c.opts.Confirm
 	case launching:
-		return c.await(ctx, cmd), nil
+		return c.await(ctx, cmd)
+	case closed:
+		return now.Sub(cmd.since) >= c.opts.Settle
+	}
+	return false
+}
+
+// advance writes what a command has to write. Commands do at the same time.
+func (c *Controller) advance(ctx context.Context, cmd *command) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	switch cmd.phase {
 	case closing:
 		err := c.close(ctx, cmd)
 		switch {
 		case err == nil:
 			cmd.set(closed, c.Now())
-		case now.Sub(cmd.since) > writeWithin:
+		case c.Now().Sub(cmd.since) > writeWithin:
 			c.giveUp(ctx, cmd, finding{cause: causeWrite, message: err.Error()})
 		case lost(err):
 			err = nil
 		}
-		return false, err
-	case closed:
-		return now.Sub(cmd.since) >= c.opts.Settle, nil
+		return err
 	case deleting:
-		return false, c.remove(ctx, cmd)
+		return c.remove(ctx, cmd)
 	case draining:
-		return false, c.drain(ctx, cmd)
+		return c.drain(ctx, cmd)
 	case undoing:
-		return false, c.undo(ctx, cmd)
+		return c.undo(ctx, cmd)
 	}
-	return false, nil
+	return nil
 }
 
 // follow acts on what a second look found.
@@ -134,11 +140,10 @@ func (c *Controller) follow(ctx context.Context, cmd *command, f finding) error 
 		return c.begin(ctx, cmd)
 	case launching:
 		cmd.set(closing, now)
-		_, err := c.advance(ctx, cmd)
-		return err
+		return c.advance(ctx, cmd)
 	case closed:
 		cmd.set(deleting, now)
-		return c.remove(ctx, cmd)
+		return c.advance(ctx, cmd)
 	}
 	return nil
 }
@@ -165,16 +170,19 @@ func (c *Controller) begin(ctx context.Context, cmd *command) error {
 	if cmd.want == 0 {
 		cmd.plan = nil
 		cmd.set(closing, now)
-		_, err := c.advance(ctx, cmd)
-		return err
+		return c.advance(ctx, cmd)
 	}
 	cmd.set(launching, now)
+	c.mu.Lock()
 	claims := c.claims(cmd)
+	c.mu.Unlock()
 	if len(claims) < cmd.want {
 		c.giveUp(ctx, cmd, finding{cause: causeUnknown, message: "a NodePool of its replacements is not there any more"})
 		return nil
 	}
 	cmd.plan = nil
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
 	var mu sync.Mutex
 	errs := each(claims, func(claim *karpv1.NodeClaim) error {
 		if err := purchase.Create(ctx, c.Client, claim); err != nil {
@@ -354,7 +362,6 @@ func tainted(n *corev1.Node) bool {
 // remove deletes the claims of a command; what could not be deleted is tried again.
 func (c *Controller) remove(ctx context.Context, cmd *command) error {
 	first := !slices.ContainsFunc(cmd.targets, func(t target) bool { return t.gone })
-	var mu sync.Mutex
 	indexes := make([]int, len(cmd.targets))
 	for i := range indexes {
 		indexes[i] = i
@@ -379,8 +386,8 @@ func (c *Controller) remove(ctx context.Context, cmd *command) error {
 		}
 		t.gone = true
 		c.state.Mark(t.claim)
-		mu.Lock()
-		defer mu.Unlock()
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		delete(c.failures, t.node)
 		if asked {
 			c.note(cmd, *t, pods, first)
@@ -470,6 +477,8 @@ func (c *Controller) unnote(ctx context.Context, claim *karpv1.NodeClaim) error 
 
 // giveUp begins to take a command back.
 func (c *Controller) giveUp(ctx context.Context, cmd *command, f finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := c.Now()
 	log := ctrl.LoggerFrom(ctx).WithValues("command", cmd.id, "reason", cmd.condition(), "nodes", cmd.about(), "cause", f.cause, "message", f.message)
 	c.Count(func(m *observe.Metrics) { m.DisruptionRollbacks.WithLabelValues(cmd.label(), f.cause).Inc() })
