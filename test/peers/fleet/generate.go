@@ -65,7 +65,6 @@ func Generate(size Size, offered []*catalog.InstanceType) (*Fleet, error) {
 	}
 	names := map[string]bool{}
 	for _, it := range f.Types {
-		f.types[it.Name] = it
 		for _, o := range it.Offerings {
 			names[o.Zone] = true
 		}
@@ -78,6 +77,7 @@ func Generate(size Size, offered []*catalog.InstanceType) (*Fleet, error) {
 	for i := range size.Pools {
 		f.Pools = append(f.Pools, pool(i, all))
 	}
+	f.narrow()
 	if err := f.addNodes(size.Nodes, all, r); err != nil {
 		return nil, err
 	}
@@ -85,6 +85,25 @@ func Generate(size Size, offered []*catalog.InstanceType) (*Fleet, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// narrow leaves out what no pool may buy, which would only cost engines time.
+func (f *Fleet) narrow() {
+	var kept []*catalog.InstanceType
+	for _, it := range f.Types {
+		c := *it
+		c.Offerings = slices.DeleteFunc(slices.Clone(it.Offerings), func(o catalog.Offering) bool {
+			return !slices.ContainsFunc(f.Pools, func(p *karpv1.NodePool) bool {
+				w := work.Work{Pool: p}
+				return w.Admits(it, &o)
+			})
+		})
+		if len(c.Offerings) > 0 {
+			kept = append(kept, &c)
+			f.types[c.Name] = &c
+		}
+	}
+	f.Types = kept
 }
 
 // pool is NodePool number i; every fifth is of one kind.

@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"regexp"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,10 +18,14 @@ import (
 // TestConsolidation lets Karpenter's controllers empty a small fleet until they find
 // nothing more.
 func TestConsolidation(t *testing.T) {
-	all := sim.Builtin().Types()
-	types := make([]*catalog.InstanceType, len(all))
-	for i := range all {
-		types[i] = &all[i]
+	// Three families for each architecture: the controllers take as many times longer as
+	// there are more types.
+	family := regexp.MustCompile(`^[cmr]6[ig]\.`)
+	var types []*catalog.InstanceType
+	for _, it := range sim.Builtin().Types() {
+		if family.MatchString(it.Name) {
+			types = append(types, &it)
+		}
 	}
 	f, err := fleet.Generate(fleet.Size{Nodes: 20, Seed: 1}, types)
 	if err != nil {
