@@ -27,12 +27,16 @@ func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
 	}
 	now := c.Now()
 	maps.DeleteFunc(c.held, func(_ string, r candidate.Reason) bool { return !now.Before(r.Until) })
+	moment, err := c.state.Snapshot(ctx)
+	if err != nil {
+		return false, fmt.Errorf("the state of the cluster: %w", err)
+	}
+	if moment.Revision == c.quiet.revision && now.Before(c.quiet.until) {
+		return false, nil
+	}
 	v, err := c.look(ctx)
 	if err != nil {
 		return false, err
-	}
-	if v.moment.Revision == c.quiet.revision && now.Before(c.quiet.until) {
-		return false, nil
 	}
 	begin := time.Now()
 	static := c.staticMoves(v)
@@ -65,10 +69,9 @@ func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
 		return c.begin(ctx, cmd) // it was looked at just now
 	})
 	c.gauge()
-	if len(cmds) == 0 && d.Complete {
+	c.quiet = quiet{}
+	if len(c.commands) == 0 && d.Complete {
 		c.quiet = quiet{v.moment.Revision, c.restUntil(d)}
-	} else {
-		c.quiet = quiet{}
 	}
 	return len(cmds) > 0, err
 }
@@ -80,6 +83,9 @@ func (c *Controller) restUntil(d *gate.Disruption) time.Time {
 	until := now.Add(atRest)
 	for _, reasons := range d.Left {
 		for _, r := range reasons {
+			if r.Code == candidate.Nominated {
+				return now // nothing tells when it is not any more
+			}
 			if r.Until.After(now) && r.Until.Before(until) {
 				until = r.Until
 			}
