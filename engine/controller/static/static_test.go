@@ -150,6 +150,10 @@ func claim(name string, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 
 func going(c *karpv1.NodeClaim) { c.DeletionTimestamp = &metav1.Time{Time: start} }
 
+func replaces(c *karpv1.NodeClaim) {
+	c.Annotations = map[string]string{v1alpha1.ReplacesAnnotation: "{}"}
+}
+
 func unlaunched(c *karpv1.NodeClaim) { c.Status = karpv1.NodeClaimStatus{} }
 
 func node(claim string) *corev1.Node {
@@ -184,12 +188,14 @@ func TestController_grow(t *testing.T) {
 		want   int // claims made
 		again  time.Duration
 	}{
-		"from nothing":                                 {pool: pool(3), want: 3, again: time.Minute},
-		"beside those that there are":                  {pool: pool(3), claims: []client.Object{claim("x")}, want: 2, again: time.Minute},
-		"one that is going is made up for":             {pool: pool(2), claims: []client.Object{claim("x", going), claim("y")}, want: 1, again: time.Minute},
-		"one that is marked has a successor of others": {pool: pool(2), claims: []client.Object{claim("x"), claim("y")}, marked: []string{"x"}, want: 0, again: time.Minute},
-		"no more than the limit":                       {pool: pool(5, limited("2")), claims: []client.Object{claim("x")}, want: 1, again: 30 * time.Second},
-		"what is going takes up the limit":             {pool: pool(2, limited("2")), claims: []client.Object{claim("x", going), claim("y")}, want: 0, again: 30 * time.Second},
+		"from nothing":                                  {pool: pool(3), want: 3, again: time.Minute},
+		"beside those that there are":                   {pool: pool(3), claims: []client.Object{claim("x")}, want: 2, again: time.Minute},
+		"one that is going is made up for":              {pool: pool(2), claims: []client.Object{claim("x", going), claim("y")}, want: 1, again: time.Minute},
+		"one that is marked has a successor of others":  {pool: pool(2), claims: []client.Object{claim("x"), claim("y")}, marked: []string{"x"}, want: 0, again: time.Minute},
+		"one that replaces another is not one too many": {pool: pool(2), claims: []client.Object{claim("x"), claim("y"), claim("z", replaces)}, want: 0, again: time.Minute},
+		"nor is another bought while that one goes":     {pool: pool(2), claims: []client.Object{claim("x", going), claim("y"), claim("z", replaces)}, want: 0, again: time.Minute},
+		"no more than the limit":                        {pool: pool(5, limited("2")), claims: []client.Object{claim("x")}, want: 1, again: 30 * time.Second},
+		"what is going takes up the limit":              {pool: pool(2, limited("2")), claims: []client.Object{claim("x", going), claim("y")}, want: 0, again: 30 * time.Second},
 		"a NodePool that is not ready buys nothing": {pool: pool(2, func(p *karpv1.NodePool) {
 			p.Conditions().At(start).SetFalse(karpv1.ConditionNodeClassReady, "NodeClassNotFound", "")
 		}), want: 0, again: time.Minute},
