@@ -19,7 +19,8 @@
 //	state     watches become Snapshots
 //	controller  what acts: provision buys, nodeclaim makes Nodes of NodeClaims, terminate
 //	          ends them, repair and static ask for more or fewer, drift says which may
-//	          go, disrupt takes nodes away; nodepool and nodepolicy keep the status of what users write
+//	          go, disrupt takes nodes away; nodepool and nodepolicy keep the status of
+//	          what users write, metrics measures it all
 //	webhook   what the API server asks before it stores a NodePool or NodePolicy
 //	observe   metrics and events
 //	simulate  plans without a cluster
