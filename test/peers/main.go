@@ -9,6 +9,12 @@
 //
 //	engine=<name> pods=<n> seconds=<s> nodes=<n> cost=<usd/h> bound=<usd/h> unscheduled=<n>
 //
+// The work consolidation takes nodes away instead, from a fleet of which 40 % is used:
+//
+//	go run . -work consolidation -nodes 500
+//
+//	engine=<name> nodes=<n> round_seconds=<s> cost_before=<usd/h> cost_after=<usd/h> bound=<usd/h> evictions=<n>
+//
 // Bound is the class bound of package bound: no set of nodes costs less. Every plan is
 // checked: each pod once, no node overfull, only offerings the NodePool may buy.
 //
@@ -56,6 +62,9 @@ type config struct {
 	seed                int64
 	json                bool
 	cpuProfile          string
+	// Of consolidation.
+	nodes, pools, rounds int
+	think                time.Duration
 }
 
 func main() {
@@ -72,9 +81,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
-	var rep *report
-	if err == nil {
-		rep, err = compare(ctx, cfg, stderr)
+	var rep interface {
+		write(out io.Writer, asJSON bool) error
+	}
+	switch {
+	case err != nil:
+	case cfg.work == consolidation:
+		if r, cerr := consolidate(ctx, cfg, stderr); r != nil {
+			rep, err = r, cerr
+		} else {
+			err = cerr
+		}
+	default:
+		if r, cerr := compare(ctx, cfg, stderr); r != nil {
+			rep, err = r, cerr
+		} else {
+			err = cerr
+		}
 	}
 	if rep != nil {
 		if werr := rep.write(stdout, cfg.json); werr != nil && err == nil {
@@ -95,13 +118,17 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	var cfg config
 	f := flag.NewFlagSet("peers", flag.ContinueOnError)
 	f.SetOutput(stderr)
-	f.StringVar(&cfg.work, "work", "", "diverse, uniform, openb, catalogue or growth")
-	f.IntVar(&cfg.pods, "n", 0, "number of pods (0: the work's own, 5000 or 20000; of a trace all; of growth the largest step)")
+	f.StringVar(&cfg.work, "work", "", "diverse, uniform, openb, catalogue, growth or consolidation")
+	f.IntVar(&cfg.pods, "n", 0, "number of pods (0: the work's own, 5000 or 20000; of a trace all; of growth the largest step; of consolidation as many as use 40 % of the CPU)")
 	f.StringVar(&cfg.trace, "trace", "", "CSV file of pods for openb, with columns cpu_milli, memory_mib, num_gpu")
 	f.StringVar(&cfg.engine, "engine", "both", "both, dovetail or karpenter")
 	f.IntVar(&cfg.peerLimit, "peer-limit", 0, "leave Karpenter out if there are more pods than this (0: no limit)")
 	f.IntVar(&cfg.repeat, "repeat", 0, "runs per engine, of which the median counts (0: 1, for growth 3)")
 	f.Int64Var(&cfg.seed, "seed", 0, "seed of the pods (0: the work's own, 42 for diverse and growth, else 1)")
+	f.IntVar(&cfg.nodes, "nodes", 500, "number of nodes of consolidation")
+	f.IntVar(&cfg.pools, "pools", 5, "number of NodePools of consolidation")
+	f.IntVar(&cfg.rounds, "rounds", 0, "end consolidation after this number of rounds of an engine (0: when two find nothing)")
+	f.DurationVar(&cfg.think, "think", 0, "end consolidation when the rounds of an engine have taken so long together (0: no limit)")
 	f.BoolVar(&cfg.json, "json", false, "print one JSON document instead of the table")
 	f.StringVar(&cfg.cpuProfile, "cpuprofile", "", "write a CPU profile of Dovetail's runs to this file")
 	if err := f.Parse(args); err != nil {
@@ -113,7 +140,7 @@ func parse(args []string, stderr io.Writer) (config, error) {
 	if f.NArg() > 0 {
 		return cfg, fmt.Errorf("%w: unexpected argument %q", errUsage, f.Arg(0))
 	}
-	works := []string{"diverse", "uniform", "openb", "catalogue", "growth"}
+	works := []string{"diverse", "uniform", "openb", "catalogue", "growth", consolidation}
 	switch {
 	case !slices.Contains(works, cfg.work):
 		return cfg, fmt.Errorf("%w: -work is %q, want one of %s", errUsage, cfg.work, strings.Join(works, ", "))
@@ -123,6 +150,8 @@ func parse(args []string, stderr io.Writer) (config, error) {
 		return cfg, fmt.Errorf("%w: -work openb needs -trace, a CSV file of pods", errUsage)
 	case cfg.pods < 0 || cfg.repeat < 0 || cfg.peerLimit < 0 || cfg.seed < 0 || cfg.seed >= 1<<32:
 		return cfg, fmt.Errorf("%w: -n, -repeat, -peer-limit and -seed must not be negative, -seed less than 2^32", errUsage)
+	case cfg.work == consolidation && (cfg.nodes < 1 || cfg.pools < 1 || cfg.rounds < 0 || cfg.think < 0):
+		return cfg, fmt.Errorf("%w: -nodes and -pools must be positive, -rounds and -think not negative", errUsage)
 	case cfg.work == "growth" && cfg.engine == karpenter.Engine:
 		return cfg, fmt.Errorf("%w: -work growth is for dovetail alone", errUsage)
 	}
