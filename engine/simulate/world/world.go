@@ -127,13 +127,14 @@ type World struct {
 	catalogs map[string]*catalog.Catalog
 	noise    *noise
 	// adopted is true if nodes were there in the beginning, zonal once something was seen to
-	// tell zones apart; thinned are catalogues by those that they were made of.
-	adopted, zonal bool
-	thinned        map[*catalog.Catalog]*catalog.Catalog
-	expected       map[snapshot.PodKey]expectation
-	nominated      map[string]time.Time
-	budgets        int // version at which PodDisruptionBudgets were counted, at budgetsAt
-	budgetsAt      time.Time
+	// tell zones apart, and choosy once something asked for any other label; thinned are
+	// catalogues by what they were made of.
+	adopted, zonal, choosy bool
+	thinned                map[thinKey]*catalog.Catalog
+	expected               map[snapshot.PodKey]expectation
+	nominated              map[string]time.Time
+	budgets                int // version at which PodDisruptionBudgets were counted, at budgetsAt
+	budgetsAt              time.Time
 
 	unbound   map[snapshot.PodKey]bool
 	rebind    bool
@@ -408,8 +409,7 @@ func (w *World) snapshot(v view) (*snapshot.Snapshot, snapshot.Objects) {
 			opts.Expected[key] = e.node
 		}
 		snap, _ := w.memo.Build(objs, opts)
-		if !w.zonal && slices.ContainsFunc(zoneKeys[:], func(key string) bool { return snap.LabelKeys[key] }) {
-			w.zonal = true
+		if w.notice(snap) {
 			return w.snapshot(v)
 		}
 		*b = built{version: w.version, at: w.now, until: w.memo.Until(), snap: snap, objs: objs}

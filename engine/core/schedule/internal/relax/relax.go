@@ -45,6 +45,9 @@ type Dual struct {
 
 	share, best, use []float64
 	choice           []int32
+	// used are the columns that some item chose last: a step changes these alone.
+	used   []int32
+	chosen []bool
 }
 
 // New returns the dual in which all columns divide their prices alike: by the prices
@@ -54,7 +57,7 @@ func New(p *Problem) *Dual {
 	n := p.Columns() * D
 	d := &Dual{
 		Lambda: make([]float64, n), Pi: make([]float64, p.Items()),
-		share: make([]float64, n), best: make([]float64, n), use: make([]float64, n), choice: make([]int32, p.Items()),
+		share: make([]float64, n), best: make([]float64, n), use: make([]float64, n), choice: make([]int32, p.Items()), chosen: make([]bool, p.Columns()),
 	}
 	demand := make([]float64, D)
 	for i, c := range p.Count {
@@ -92,7 +95,7 @@ const floor = 1e-3
 func (d *Dual) Clone() *Dual {
 	return &Dual{
 		Lambda: slices.Clone(d.Lambda), Pi: slices.Clone(d.Pi), share: slices.Clone(d.share),
-		best: slices.Clone(d.best), use: slices.Clone(d.use), choice: slices.Clone(d.choice),
+		best: slices.Clone(d.best), use: slices.Clone(d.use), choice: slices.Clone(d.choice), used: slices.Clone(d.used), chosen: slices.Clone(d.chosen),
 	}
 }
 
@@ -104,8 +107,8 @@ const rate = 1.0
 func (d *Dual) Ascend(p *Problem, steps int) float64 {
 	D := p.Dims
 	best := -1.0
+	d.price(p)
 	for it := 0; ; it++ {
-		d.price(p)
 		if bound := d.assign(p); bound > best {
 			best = bound
 			copy(d.best, d.share)
@@ -114,7 +117,8 @@ func (d *Dual) Ascend(p *Problem, steps int) float64 {
 			break
 		}
 		eta := rate / math.Sqrt(float64(it+1))
-		for k := range p.Price {
+		for _, at := range d.used {
+			k := int(at)
 			use, alloc, share := d.use[k*D:(k+1)*D], p.Alloc[k*D:(k+1)*D], d.share[k*D:(k+1)*D]
 			peak := 0.0
 			for r, u := range use {
@@ -135,6 +139,7 @@ func (d *Dual) Ascend(p *Problem, steps int) float64 {
 			for r := range share {
 				share[r] /= sum
 			}
+			d.priceOf(p, k)
 		}
 	}
 	copy(d.share, d.best)
@@ -148,11 +153,16 @@ func (d *Dual) settle(p *Problem) float64 {
 }
 
 func (d *Dual) price(p *Problem) {
-	for k, price := range p.Price {
-		for i := k * p.Dims; i < (k+1)*p.Dims; i++ {
-			if d.Lambda[i] = 0; p.Alloc[i] > 0 {
-				d.Lambda[i] = price * d.share[i] / p.Alloc[i]
-			}
+	for k := range p.Price {
+		d.priceOf(p, k)
+	}
+}
+
+// priceOf makes the prices of column k those of its shares.
+func (d *Dual) priceOf(p *Problem, k int) {
+	for i := k * p.Dims; i < (k+1)*p.Dims; i++ {
+		if d.Lambda[i] = 0; p.Alloc[i] > 0 {
+			d.Lambda[i] = p.Price[k] * d.share[i] / p.Alloc[i]
 		}
 	}
 }
@@ -160,7 +170,11 @@ func (d *Dual) price(p *Problem) {
 // assign gives every item to the column where it costs least, and returns the bound.
 func (d *Dual) assign(p *Problem) float64 {
 	D := p.Dims
-	clear(d.use)
+	for _, k := range d.used {
+		clear(d.use[int(k)*D : int(k)*D+D])
+		d.chosen[k] = false
+	}
+	d.used = d.used[:0]
 	bound := 0.0
 	for i, n := range p.Count {
 		req := p.Req[i*D : (i+1)*D]
@@ -180,6 +194,10 @@ func (d *Dual) assign(p *Problem) float64 {
 			continue
 		}
 		bound += n * least
+		if !d.chosen[at] {
+			d.chosen[at] = true
+			d.used = append(d.used, at)
+		}
 		use := d.use[int(at)*D : int(at)*D+D]
 		for r, q := range req {
 			use[r] += n * q
