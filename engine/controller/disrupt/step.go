@@ -485,7 +485,7 @@ func (c *Controller) giveUp(ctx context.Context, cmd *command, f finding) {
 	unready := 0
 	switch f.cause {
 	case causeLaunch, causeTimeout, causeWrite:
-		for i := 0; i < cmd.want; i++ {
+		for i := range cmd.want {
 			if i >= len(cmd.replacements) {
 				unready++
 			} else if claim := c.state.Claim(cmd.replacements[i].name); claim == nil || !claim.Conditions().IsTrue(karpv1.ConditionInitialized) {
@@ -637,19 +637,26 @@ func (c *Controller) clean(ctx context.Context) error {
 			mine[t.claim] = true
 		}
 	}
+	traces := map[string]*karpv1.NodeClaim{}
 	for _, claim := range c.state.Claims() {
-		if mine[claim.Name] || claim.DeletionTimestamp != nil || c.state.Marked(claim.Name) {
+		if claim.Conditions().Get(karpv1.ConditionDisruptionReason) != nil {
+			traces[claim.Name] = claim
+		}
+	}
+	for _, n := range c.state.Nodes() {
+		if tainted(n) && n.DeletionTimestamp == nil {
+			if claim := c.state.ClaimOf(n.Name); claim != nil {
+				traces[claim.Name] = claim
+			}
+		}
+	}
+	for name, claim := range traces {
+		reason := claim.Conditions().Get(karpv1.ConditionDisruptionReason)
+		broken := reason != nil && reason.Reason == string(karpv1.DisruptionReasonUnhealthy) // node repair is about to delete it
+		if broken || mine[name] || claim.DeletionTimestamp != nil || c.state.Marked(name) {
 			continue
 		}
-		n := c.state.NodeOf(claim.Name)
-		reason := claim.Conditions().Get(karpv1.ConditionDisruptionReason)
-		left := reason != nil && reason.Reason != string(karpv1.DisruptionReasonUnhealthy) || n != nil && n.DeletionTimestamp == nil && tainted(n)
-		if reason != nil && reason.Reason == string(karpv1.DisruptionReasonUnhealthy) {
-			left = false // node repair is about to delete it
-		}
-		if left {
-			errs = append(errs, ignoreLost(c.open(ctx, c.nodeOf(claim.Name), claim.Name, claim.UID)))
-		}
+		errs = append(errs, ignoreLost(c.open(ctx, c.nodeOf(name), name, claim.UID)))
 	}
 	return errors.Join(errs...)
 }
