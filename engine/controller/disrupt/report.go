@@ -205,6 +205,8 @@ func (c *Controller) measure(v *view, d *gate.Disruption, took time.Duration) {
 		for _, r := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted} {
 			m.EligibleNodes.WithLabelValues(strings.ToLower(string(r))).Set(float64(eligible[r]))
 		}
+		m.AllowedDisruptions.Reset() // of NodePools that are gone
+		m.BudgetConsumers.Reset()
 		for _, a := range v.allowances {
 			labels := []string{a.Pool, strings.ToLower(string(a.Reason))}
 			m.AllowedDisruptions.WithLabelValues(labels...).Set(float64(a.Left))

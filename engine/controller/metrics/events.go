@@ -151,6 +151,19 @@ func (c *Controller) conditions(m *observe.Conditions, tell bool) toolscache.Res
 	return handle(func(before, after observe.Object) { c.seeConditions(m, tell, before, after) })
 }
 
+// nodePools measures the conditions of NodePools, and forgets what others have measured of
+// those that are gone: who measures in passes may make none without them.
+func (c *Controller) nodePools() toolscache.ResourceEventHandler {
+	return handle(func(before, after observe.Object) {
+		if after == nil {
+			of := map[string]string{"nodepool": before.GetName()}
+			c.opts.Metrics.AllowedDisruptions.DeletePartialMatch(of)
+			c.opts.Metrics.BudgetConsumers.DeletePartialMatch(of)
+		}
+		c.seeConditions(c.opts.Objects.NodePool, true, before, after)
+	})
+}
+
 func (c *Controller) seeConditions(m *observe.Conditions, tell bool, before, after observe.Object) {
 	if after == nil {
 		if at := before.GetDeletionTimestamp(); at != nil {

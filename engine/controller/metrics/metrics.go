@@ -90,7 +90,7 @@ func (c *Controller) run(ctx context.Context, source cache.Cache) error {
 	watch := map[client.Object]toolscache.ResourceEventHandler{
 		&corev1.Pod{}:       c.pods(),
 		&karpv1.NodeClaim{}: c.conditions(c.opts.Objects.NodeClaim, true),
-		&karpv1.NodePool{}:  c.conditions(c.opts.Objects.NodePool, true),
+		&karpv1.NodePool{}:  c.nodePools(),
 		&corev1.Node{}:      c.conditions(c.opts.Objects.Node, false),
 	}
 	c.mu.Lock()

@@ -82,6 +82,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 		t.Fatal(err)
 	}
 	b.Controller = New(Options{Provider: market, State: b.state, Metrics: m, Objects: b.objects, Events: b.Events, Now: b.Now})
+	b.registry.MustRegister(m.AllowedDisruptions, m.BudgetConsumers)
 	b.registry.MustRegister(m.PodsBound, m.PodsStartup, m.PodsProvisioningBound, m.PodsProvisioningStart)
 	for _, c := range []prometheus.Collector{m.PodsBound, m.PodsStartup, m.PodsProvisioningBound, m.PodsProvisioningStart} {
 		descs := make(chan *prometheus.Desc, 9)
@@ -103,7 +104,7 @@ func (b *bench) handler(o client.Object) toolscache.ResourceEventHandler {
 	case *karpv1.NodeClaim:
 		return b.conditions(b.objects.NodeClaim, true)
 	case *karpv1.NodePool:
-		return b.conditions(b.objects.NodePool, true)
+		return b.nodePools()
 	default:
 		return b.conditions(b.objects.Node, false)
 	}
@@ -284,6 +285,9 @@ func TestController_pools(t *testing.T) {
 
 	b.drop(c)
 	b.drop(n)
+	for _, g := range []*prometheus.GaugeVec{b.opts.Metrics.AllowedDisruptions, b.opts.Metrics.BudgetConsumers} {
+		g.WithLabelValues("default", "empty").Set(1)
+	}
 	b.drop(p)
 	b.want("karpenter_nodepools_", "cost_tracker_errors_total{nodepool=default} 1")
 }
