@@ -23,6 +23,9 @@ type Catalog struct {
 	types  []InstanceType // by name
 	byName map[string]int
 	digest func() string
+
+	mu   sync.Mutex
+	sold map[string][]Sold // by the text of requirements
 }
 
 // Problem is an instance type, or one of its offerings, that [New] had to leave out.

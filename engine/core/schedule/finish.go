@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -17,11 +18,13 @@ import (
 )
 
 // menu is what nodes with the same constraints choose from: the columns of one shop that
-// accept all their pods, cheapest first.
+// accept all their pods.
 type menu struct {
 	s       *solver
 	shop    *shop
 	columns []int32
+	// sorted makes columns be in the order of price, for those who look at more than the best.
+	sorted sync.Once
 	// fixed are the labels whose values the pods' places decide.
 	fixed map[string]string
 	// terms are the node affinity terms that the planned column satisfies.
@@ -155,27 +158,20 @@ func (s *solver) settle(n *node, menus map[string]*menu) {
 		use[r] = s.columns[n.column].alloc[r] - n.room[r]
 	}
 	n.choice = &choice{menu: m, planned: n.column, use: use}
+	best := n.column
+	s.book(n.column, -1)
 	for _, k := range m.columns {
-		if s.columns[k].price() > s.columns[n.column].price() {
-			break
-		}
-		if !holds(s.columns[k].alloc, use) || !m.plannable.has(int(k)) || !n.choice.allows(k) {
+		if s.columns[k].price() > s.columns[best].price() || !holds(s.columns[k].alloc, use) || !m.plannable.has(int(k)) ||
+			!n.choice.allows(k) || s.compareColumns(k, best) >= 0 || s.roomFor(k, 1) == 0 {
 			continue
-		}
-		if s.compareColumns(k, n.column) >= 0 {
-			break
 		}
 		if slices.ContainsFunc(s.besideOf(k), func(o int32) bool { return !slices.Contains(m.columns, o) }) {
 			continue
 		}
-		s.book(n.column, -1)
-		if s.roomFor(k, 1) > 0 {
-			s.book(k, 1)
-			n.column, n.choice.planned = k, k
-			return
-		}
-		s.book(n.column, 1)
+		best = k
 	}
+	s.book(best, 1)
+	n.column, n.choice.planned = best, best
 }
 
 // menuFor finds the menu of a node: nodes of one shop whose pods have the same profiles
@@ -257,7 +253,6 @@ func (s *solver) menuFor(n *node, menus map[string]*menu) *menu {
 			m.columns = append(m.columns, int32(k))
 		}
 	}
-	slices.SortFunc(m.columns, s.compareColumns)
 	menus[key] = m
 	return m
 }
@@ -331,6 +326,7 @@ func (s *solver) reserved(c *column) bool {
 func (c *choice) each(f func(k int32) bool) {
 	types := map[int32]bool{}
 	s := c.menu.s
+	c.menu.sorted.Do(func() { slices.SortFunc(c.menu.columns, s.compareColumns) })
 	for _, k := range c.menu.columns {
 		col := &s.columns[k]
 		if !holds(col.whole, c.use) || !c.allows(k) {

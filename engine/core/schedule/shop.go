@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -261,93 +260,40 @@ func (s *solver) openShop(pool int, p *snapshot.Pool, choice map[string]string) 
 		sh.labels[k] = v
 		want.Add(requirements.In(k, v))
 	}
-	zones, capacity := want.Get(corev1.LabelTopologyZone), want.Get(karpv1.CapacityTypeLabelKey)
-	reservation := want.Get(catalog.ReservationIDLabel)
-	rest := make([]requirements.Requirement, 0, len(want))
-	for _, key := range want.Keys() {
-		if !fixedByOffering(key) {
-			rest = append(rest, want[key])
-		}
-	}
 	choosy := sh.minValues != nil
 	types := p.Catalog.Types()
-	for t := range types {
-		it := &types[t]
-		if !typeAllowed(it, rest) {
+	for _, sold := range p.Catalog.Sold(want) {
+		it := &types[sold.Type]
+		of, o := &it.Offerings[sold.Offering], int(sold.Offering)
+		c := column{shop: int32(sh.index), typ: sold.Type, offering: sold.Offering, cost: of.Price}
+		if s.opts.Costs != nil {
+			c.cost, c.bias, c.deny = s.opts.Costs.Cost(p.Name, it, o)
+		}
+		if c.deny != "" {
 			continue
 		}
-		for o := range it.Offerings {
-			of := &it.Offerings[o]
-			if of.Unavailable || !zones.Has(of.Zone) || !capacity.Has(of.CapacityType) {
-				continue
+		if of.ReservationID != "" {
+			c.supply = "reservation/" + of.ReservationID
+			if n, ok := s.supply[c.supply]; !ok || of.ReservationCapacity < n {
+				s.supply[c.supply] = of.ReservationCapacity
 			}
-			if of.ReservationID != "" && !reservation.Has(of.ReservationID) || of.ReservationID == "" && want.Has(catalog.ReservationIDLabel) && !reservation.AllowsAbsent() {
-				continue
-			}
-			if of.Requirements != nil && !offeringAllowed(of, want) {
-				continue
-			}
-			c := column{shop: int32(sh.index), typ: int32(t), offering: int32(o), cost: of.Price}
-			if s.opts.Costs != nil {
-				c.cost, c.bias, c.deny = s.opts.Costs.Cost(p.Name, it, o)
-			}
-			if c.deny != "" {
-				continue
-			}
-			if of.ReservationID != "" {
-				c.supply = "reservation/" + of.ReservationID
-				if n, ok := s.supply[c.supply]; !ok || of.ReservationCapacity < n {
-					s.supply[c.supply] = of.ReservationCapacity
-				}
-			}
+		}
+		s.columns = append(s.columns, c)
+		if choosy && s.opts.MinValues == BestEffort {
+			c.relaxed = true
 			s.columns = append(s.columns, c)
-			if choosy && s.opts.MinValues == BestEffort {
-				c.relaxed = true
-				s.columns = append(s.columns, c)
-			}
-			if s.opts.Costs != nil {
-				if id, cost, ok := s.opts.Costs.Cover(p.Name, it, o); ok && c.supply == "" {
-					covered := c
-					covered.cost, covered.supply = cost, "commitment/"+id
-					s.supply[covered.supply] = s.opts.Costs.Units(id)
-					s.columns = append(s.columns, covered)
-				}
+		}
+		if s.opts.Costs != nil {
+			if id, cost, ok := s.opts.Costs.Cover(p.Name, it, o); ok && c.supply == "" {
+				covered := c
+				covered.cost, covered.supply = cost, "commitment/"+id
+				s.supply[covered.supply] = s.opts.Costs.Units(id)
+				s.columns = append(s.columns, covered)
 			}
 		}
 	}
 	sh.last = len(s.columns)
 	s.shops = append(s.shops, sh)
-}
-
-func typeAllowed(it *catalog.InstanceType, want []requirements.Requirement) bool {
-	for _, r := range want {
-		if have, ok := it.Requirements[r.Key()]; ok {
-			if !have.Intersects(r) {
-				return false
-			}
-		} else if !r.AllowsAbsent() && definedByTypes(r.Key()) {
-			return false
-		}
-	}
-	return true
-}
-
-// definedByTypes reports whether a label comes from the instance type, so that a type
-// without it cannot satisfy a requirement on it. Other labels come from the pool.
-func definedByTypes(key string) bool {
-	if key == corev1.LabelInstanceTypeStable || key == corev1.LabelArchStable {
-		return true
-	}
-	return strings.HasPrefix(key, "karpenter.k8s.aws/instance-") || strings.HasPrefix(key, "karpenter.kwok.sh/instance-")
-}
-
-func offeringAllowed(of *catalog.Offering, want requirements.Set) bool {
-	for key, r := range of.Requirements {
-		if w, ok := want[key]; ok && !w.Intersects(r) {
-			return false
-		}
-	}
-	return true
 }
 
 // columnType returns the instance type and offering of a column.
