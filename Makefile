@@ -130,6 +130,11 @@ bench: ## run the Go benchmarks, BENCH=regexp selects
 bench-peers: ## compare with Karpenter: WORK=diverse|uniform|openb|catalogue|growth [N=pods] [TRACE=file]
 	@cd test/peers && GOTOOLCHAIN=$(NEWER_GO) go run . -work $(WORK) $(if $(N),-n $(N)) $(if $(TRACE),-trace $(abspath $(TRACE)))
 
+.PHONY: bench-consolidation
+bench-consolidation: ## compare with Karpenter how nodes are taken away: NODES=500|2000 [PODS=n] [POOLS=n] [ENGINE=dovetail|karpenter] [THINK=30m per engine] [PROFILE=file]
+	@cd test/peers && GOTOOLCHAIN=$(NEWER_GO) go run . -work consolidation -nodes $(or $(NODES),500) -n $(or $(PODS),0) -pools $(or $(POOLS),5) \
+		-engine $(or $(ENGINE),both) -think $(or $(THINK),30m) $(if $(PROFILE),-cpuprofile $(abspath $(PROFILE)))
+
 .PHONY: bench-e2e
 bench-e2e: controlplane ## compare with Karpenter on one control plane: PODS=1000|5000 [RUNS=n] [ENGINE=dovetail|karpenter]
 	@go run ./test/bench -pods $(or $(PODS),1000) -runs $(or $(RUNS),1) -engines $(or $(ENGINE),$(ENGINES))

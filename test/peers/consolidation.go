@@ -40,9 +40,11 @@ type consolidationReport struct {
 type consolidating struct {
 	Engine string `json:"engine"`
 	// Rounds took nodes away, Idle found none to take.
-	Rounds  int  `json:"rounds"`
-	Idle    int  `json:"idle"`
-	Settled bool `json:"settled"`
+	Rounds int `json:"rounds"`
+	Idle   int `json:"idle"`
+	// End says why there were no more rounds: settled, stalled (see [fleet.Fleet.Settle]) or
+	// limit.
+	End string `json:"end"`
 	// RoundSeconds are the mean of all rounds.
 	RoundSeconds   float64 `json:"roundSeconds"`
 	LongestSeconds float64 `json:"longestSeconds"`
@@ -113,9 +115,15 @@ func (r *consolidationReport) measure(ctx context.Context, name string, f *fleet
 		err = fmt.Errorf("%s: %w", name, err)
 	}
 	c := consolidating{
-		Engine: name, Rounds: len(out.Rounds), Idle: len(out.Idle), Settled: out.Settled, Cost: f.Cost().Dollars(), Nodes: out.Nodes,
+		Engine: name, Rounds: len(out.Rounds), Idle: len(out.Idle), End: "limit", Cost: f.Cost().Dollars(), Nodes: out.Nodes,
 		Removed: out.Removed, Launched: out.Launched, Rescued: out.Rescued, Evictions: f.Evictions, Pending: out.Pending,
 		PeakHeap: peak.Heap, PeakResident: peak.Resident,
+	}
+	switch {
+	case out.Settled:
+		c.End = "settled"
+	case out.Stalled:
+		c.End = "stalled"
 	}
 	var think, longest, cpu time.Duration
 	for _, x := range slices.Concat(out.Rounds, out.Idle) {
@@ -138,10 +146,10 @@ func (r *consolidationReport) write(out io.Writer, asJSON bool) error {
 	fmt.Fprintf(out, "work %s, seed %d: %d nodes in %d pools, %d pods that use %.0f %% of the CPU, %d instance types; %.2f $/h, bound %.2f\n",
 		consolidation, r.Seed, r.Nodes, r.Pools, r.Pods, 100*r.Use, r.Types, r.Cost, r.Bound)
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "engine\trounds\tidle\tsettled\tround s\tlongest s\ttotal s\tround CPU s\tnodes\taway\tnew\trescued\tpending\t$/h\tsaved %\tcost/bound\tevictions\tevictions/$\tpeak heap MiB\t")
+	fmt.Fprintln(t, "engine\trounds\tidle\tend\tround s\tlongest s\ttotal s\tround CPU s\tnodes\taway\tnew\trescued\tpending\t$/h\tsaved %\tcost/bound\tevictions\tevictions/$\tpeak heap MiB\t")
 	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%v\t%.3f\t%.3f\t%.2f\t%.3f\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.1f\t%.3f\t%d\t%.1f\t%d\t\n",
-			x.Engine, x.Rounds, x.Idle, x.Settled, x.RoundSeconds, x.LongestSeconds, x.TotalSeconds, x.RoundCPU, x.Nodes, x.Removed, x.Launched, x.Rescued,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%.3f\t%.3f\t%.2f\t%.3f\t%d\t%d\t%d\t%d\t%d\t%.2f\t%.1f\t%.3f\t%d\t%.1f\t%d\t\n",
+			x.Engine, x.Rounds, x.Idle, x.End, x.RoundSeconds, x.LongestSeconds, x.TotalSeconds, x.RoundCPU, x.Nodes, x.Removed, x.Launched, x.Rescued,
 			x.Pending, x.Cost, 100*(1-ratio(x.Cost, r.Cost)), ratio(x.Cost, r.Bound), x.Evictions, x.EvictionsPerDollar, x.PeakHeap>>20)
 	}
 	if err := t.Flush(); err != nil {

@@ -61,6 +61,29 @@ func TestRun_Growth(t *testing.T) {
 	}
 }
 
+func TestRun_Consolidation(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"-work", "consolidation", "-nodes", "20", "-rounds", "2"}, &out, &errs); code != 0 {
+		t.Fatalf("exit code %d, want 0; stderr:\n%s", code, errs.String())
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) < 4 {
+		t.Fatalf("output has %d lines, want more:\n%s", len(lines), out.String())
+	}
+	for i, engine := range []string{"dovetail", "karpenter"} {
+		want := regexp.MustCompile(`^engine=` + engine + ` nodes=20 round_seconds=\d+\.\d{4} cost_before=(\d+\.\d\d) cost_after=(\d+\.\d\d) bound=\d+\.\d\d evictions=[1-9]\d*$`)
+		if got := want.FindStringSubmatch(lines[len(lines)-2+i]); got == nil || got[1] == got[2] {
+			t.Errorf("line %q does not match %s, or saves nothing", lines[len(lines)-2+i], want)
+		}
+	}
+	summary := lines[len(lines)-3]
+	for _, want := range []string{"summary: ", "dovetail-evictions/$=", "karpenter-evictions/$=", "round-speed-up=", "cost/peer=", "evictions-per-dollar/peer="} {
+		if !strings.Contains(summary, want) {
+			t.Errorf("summary %q has no %q", summary, want)
+		}
+	}
+}
+
 func TestRun_Usage(t *testing.T) {
 	tests := map[string]struct {
 		args []string
@@ -74,6 +97,7 @@ func TestRun_Usage(t *testing.T) {
 		"a missing trace":    {args: []string{"-work", "openb", "-trace", "no such file"}, code: 1, want: "no such file"},
 		"growth of the peer": {args: []string{"-work", "growth", "-engine", "karpenter"}, code: 2, want: "dovetail alone"},
 		"a negative number":  {args: []string{"-work", "diverse", "-n", "-1"}, code: 2, want: "must not be negative"},
+		"no nodes":           {args: []string{"-work", "consolidation", "-nodes", "0"}, code: 2, want: "must be positive"},
 		"a stray argument":   {args: []string{"-work", "diverse", "x"}, code: 2, want: "unexpected argument"},
 		"an unknown flag":    {args: []string{"-x"}, code: 2, want: "not defined"},
 		"help":               {args: []string{"-h"}, want: "-peer-limit"},

@@ -27,6 +27,10 @@ type Engine interface {
 	Round(ctx context.Context) (Round, error)
 }
 
+// stalled is the number of rounds in a row that may leave the fleet no cheaper than it has
+// been before: an engine that goes on undoes what it did, and would not end.
+const stalled = 10
+
 // Limits end rounds before the fleet is settled. Zero is no limit.
 type Limits struct {
 	Rounds int
@@ -40,8 +44,9 @@ type Outcome struct {
 	// Rounds are those that took nodes away, and Idle those that found none to take.
 	Rounds []Round
 	Idle   []Round
-	// Settled is true if two rounds in a row looked at everything and found nothing.
-	Settled bool
+	// Settled is true if two rounds in a row looked at everything and found nothing, Stalled
+	// if the last rounds took nodes away in vain.
+	Settled, Stalled bool
 	// Before and After are what all nodes cost per hour.
 	Before, After catalog.Price
 	// Nodes are those that are left, Pending the pods that have none.
@@ -50,12 +55,13 @@ type Outcome struct {
 	Evictions, Removed, Launched, Rescued int
 }
 
-// Settle lets the engine go on until two rounds in a row change nothing, or up to the
-// limits, and checks what is left. Progress is told each round if it is not nil.
+// Settle lets the engine go on until two rounds in a row change nothing, ten in a row make
+// the fleet no cheaper, or up to the limits, and checks what is left. Progress is told each
+// round if it is not nil.
 func (f *Fleet) Settle(ctx context.Context, e Engine, limits Limits, progress func(Round)) (Outcome, error) {
 	before := f.Clone()
 	out := Outcome{Before: f.Cost()}
-	think, idle := time.Duration(0), 0
+	think, idle, vain, lowest := time.Duration(0), 0, 0, out.Before
 	for n := 0; (limits.Rounds == 0 || n < limits.Rounds) && (limits.Think == 0 || think < limits.Think); n++ {
 		r, err := e.Round(ctx)
 		if err != nil {
@@ -68,6 +74,12 @@ func (f *Fleet) Settle(ctx context.Context, e Engine, limits Limits, progress fu
 		if r.Removed > 0 {
 			out.Rounds, idle = append(out.Rounds, r), 0
 			out.Removed, out.Launched, out.Rescued = out.Removed+r.Removed, out.Launched+r.Launched, out.Rescued+r.Rescued
+			if cost := f.Cost(); cost < lowest {
+				lowest, vain = cost, 0
+			} else if vain++; vain == stalled {
+				out.Stalled = true
+				break
+			}
 			continue
 		}
 		if out.Idle = append(out.Idle, r); r.More {
