@@ -62,6 +62,15 @@ type consolidating struct {
 	EvictionsPerDollar float64 `json:"evictionsPerDollar,omitempty"`
 	PeakHeap           uint64  `json:"peakHeapBytes"`
 	PeakResident       uint64  `json:"peakResidentBytes"`
+	// Course is what was reached after each round.
+	Course []reached `json:"course"`
+}
+
+// reached is what has been spent to come down to a cost.
+type reached struct {
+	Seconds   float64 `json:"seconds"`
+	Cost      float64 `json:"cost"`
+	Evictions int     `json:"evictions"`
 }
 
 // consolidate lets the engines empty copies of one fleet.
@@ -104,11 +113,14 @@ func (r *consolidationReport) measure(ctx context.Context, name string, f *fleet
 	runtime.GC()
 	debug.FreeOSMemory()
 	watch := memory.Start()
-	n := 0
+	n, spent := 0, time.Duration(0)
+	var course []reached
 	out, err := f.Settle(ctx, e, limits, func(x fleet.Round) {
 		n++
+		spent += x.Think
+		course = append(course, reached{spent.Seconds(), x.Cost.Dollars(), x.Evictions})
 		fmt.Fprintf(stderr, "%s: round %d: %.2fs, %.2fs of CPU: %d nodes away, %d new, %d of them for pods without room; %.2f $/h, %d evictions\n",
-			name, n, x.Think.Seconds(), x.CPU.Seconds(), x.Removed, x.Launched, x.Rescued, f.Cost().Dollars(), f.Evictions)
+			name, n, x.Think.Seconds(), x.CPU.Seconds(), x.Removed, x.Launched, x.Rescued, x.Cost.Dollars(), x.Evictions)
 	})
 	peak := watch.Stop()
 	if err != nil {
@@ -117,7 +129,7 @@ func (r *consolidationReport) measure(ctx context.Context, name string, f *fleet
 	c := consolidating{
 		Engine: name, Rounds: len(out.Rounds), Idle: len(out.Idle), End: "limit", Cost: f.Cost().Dollars(), Nodes: out.Nodes,
 		Removed: out.Removed, Launched: out.Launched, Rescued: out.Rescued, Evictions: f.Evictions, Pending: out.Pending,
-		PeakHeap: peak.Heap, PeakResident: peak.Resident,
+		PeakHeap: peak.Heap, PeakResident: peak.Resident, Course: course,
 	}
 	switch {
 	case out.Settled:
@@ -125,11 +137,11 @@ func (r *consolidationReport) measure(ctx context.Context, name string, f *fleet
 	case out.Stalled:
 		c.End = "stalled"
 	}
-	var think, longest, cpu time.Duration
+	var longest, cpu time.Duration
 	for _, x := range slices.Concat(out.Rounds, out.Idle) {
-		think, longest, cpu = think+x.Think, max(longest, x.Think), cpu+x.CPU
+		longest, cpu = max(longest, x.Think), cpu+x.CPU
 	}
-	c.TotalSeconds, c.LongestSeconds = think.Seconds(), longest.Seconds()
+	c.TotalSeconds, c.LongestSeconds = spent.Seconds(), longest.Seconds()
 	c.RoundSeconds, c.RoundCPU = ratio(c.TotalSeconds, float64(n)), ratio(cpu.Seconds(), float64(n))
 	c.EvictionsPerDollar = ratio(float64(c.Evictions), r.Cost-c.Cost)
 	r.Results = append(r.Results, c)
@@ -175,6 +187,18 @@ func (r *consolidationReport) summary() string {
 		s += fmt.Sprintf(" round-speed-up=%.1f total-speed-up=%.1f cost/peer=%.3f evictions/peer=%.2f evictions-per-dollar/peer=%.2f",
 			ratio(theirs.RoundSeconds, ours.RoundSeconds), ratio(theirs.TotalSeconds, ours.TotalSeconds), ratio(ours.Cost, theirs.Cost),
 			ratio(float64(ours.Evictions), float64(theirs.Evictions)), ratio(ours.EvictionsPerDollar, theirs.EvictionsPerDollar))
+		// Whoever ends at the higher cost is the measure of what the other spent to be there.
+		first, last := ours, theirs
+		if ours.Cost > theirs.Cost {
+			first, last = theirs, ours
+		}
+		for _, at := range first.Course {
+			if at.Cost <= last.Cost {
+				s += fmt.Sprintf("\nat the %.2f $/h where %s ends after %.1f s and %d evictions, %s was after %.1f s and %d evictions (%.2f $/h)",
+					last.Cost, last.Engine, last.TotalSeconds, last.Evictions, first.Engine, at.Seconds, at.Evictions, at.Cost)
+				break
+			}
+		}
 	}
 	return s
 }

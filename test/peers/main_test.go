@@ -63,7 +63,7 @@ func TestRun_Growth(t *testing.T) {
 
 func TestRun_Consolidation(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"-work", "consolidation", "-nodes", "20", "-rounds", "2"}, &out, &errs); code != 0 {
+	if code := run(t.Context(), []string{"-work", "consolidation", "-nodes", "12", "-rounds", "1"}, &out, &errs); code != 0 {
 		t.Fatalf("exit code %d, want 0; stderr:\n%s", code, errs.String())
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -71,12 +71,15 @@ func TestRun_Consolidation(t *testing.T) {
 		t.Fatalf("output has %d lines, want more:\n%s", len(lines), out.String())
 	}
 	for i, engine := range []string{"dovetail", "karpenter"} {
-		want := regexp.MustCompile(`^engine=` + engine + ` nodes=20 round_seconds=\d+\.\d{4} cost_before=(\d+\.\d\d) cost_after=(\d+\.\d\d) bound=\d+\.\d\d evictions=[1-9]\d*$`)
+		want := regexp.MustCompile(`^engine=` + engine + ` nodes=12 round_seconds=\d+\.\d{4} cost_before=(\d+\.\d\d) cost_after=(\d+\.\d\d) bound=\d+\.\d\d evictions=[1-9]\d*$`)
 		if got := want.FindStringSubmatch(lines[len(lines)-2+i]); got == nil || got[1] == got[2] {
 			t.Errorf("line %q does not match %s, or saves nothing", lines[len(lines)-2+i], want)
 		}
 	}
-	summary := lines[len(lines)-3]
+	if at := lines[len(lines)-3]; !strings.HasPrefix(at, "at the ") {
+		t.Errorf("line %q does not compare what was spent", at)
+	}
+	summary := lines[len(lines)-4]
 	for _, want := range []string{"summary: ", "dovetail-evictions/$=", "karpenter-evictions/$=", "round-speed-up=", "cost/peer=", "evictions-per-dollar/peer="} {
 		if !strings.Contains(summary, want) {
 			t.Errorf("summary %q has no %q", summary, want)

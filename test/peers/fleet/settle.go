@@ -19,6 +19,10 @@ type Round struct {
 	Removed, Launched, Rescued int
 	// More is true if the engine has not looked at every node.
 	More bool
+	// Cost is what all nodes cost per hour after the round, Evictions what the fleet has
+	// counted by then. Settle fills both in.
+	Cost      catalog.Price
+	Evictions int
 }
 
 // Engine takes nodes of the fleet it was made for away, and buys others.
@@ -67,6 +71,7 @@ func (f *Fleet) Settle(ctx context.Context, e Engine, limits Limits, progress fu
 		if err != nil {
 			return out, fmt.Errorf("round %d: %w", n+1, err)
 		}
+		r.Cost, r.Evictions = f.Cost(), f.Evictions
 		if progress != nil {
 			progress(r)
 		}
@@ -74,8 +79,8 @@ func (f *Fleet) Settle(ctx context.Context, e Engine, limits Limits, progress fu
 		if r.Removed > 0 {
 			out.Rounds, idle = append(out.Rounds, r), 0
 			out.Removed, out.Launched, out.Rescued = out.Removed+r.Removed, out.Launched+r.Launched, out.Rescued+r.Rescued
-			if cost := f.Cost(); cost < lowest {
-				lowest, vain = cost, 0
+			if r.Cost < lowest {
+				lowest, vain = r.Cost, 0
 			} else if vain++; vain == stalled {
 				out.Stalled = true
 				break
