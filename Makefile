@@ -45,6 +45,10 @@ test-unit: ## run the unit tests and fuzz seeds of the product
 	@echo "== unit tests of policies, which hold them to time limits: one package at a time"
 	@go test -p 1 ./engine/policy/...
 
+.PHONY: scenarios
+scenarios: ## run all scenarios, those included whose outcome is not reached yet; FILES="..." selects
+	@go run ./cmd/dovetail simulate scenario $(or $(FILES),test/scenarios test/scenarios/policy test/scenarios/life test/scenarios/open)
+
 .PHONY: test-modules
 test-modules: ## run the tests against Kubernetes' and Karpenter's own code
 	@failed=0; $(foreach m,$(filter-out test/chart,$(patsubst %/go.mod,%,$(MODULES))),echo "== $(m)"; (cd $(m) && $(call toolchain,$(m)) go test -timeout 30m $(if $(filter test/peers,$(m)),-short) ./...) || failed=1;) exit $$failed

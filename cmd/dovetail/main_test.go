@@ -278,8 +278,8 @@ func TestScenario(t *testing.T) {
 		wantOut  string
 		wantErr  string
 	}{
-		"one that holds":     {args: []string{at("good.yaml")}, wantOut: "ok    good\nscenarios=1 held=1\n"},
-		"one that does not":  {args: []string{at("good.yaml"), at("bad.yaml")}, wantCode: 2, wantOut: "- new nodes: got 1, want 2\nscenarios=2 held=1\n", wantErr: "1 of 2 do not hold"},
+		"one that holds":     {args: []string{at("good.yaml")}, wantOut: "ok    good\nscenarios=1 passed=1\n"},
+		"one that does not":  {args: []string{at("good.yaml"), at("bad.yaml")}, wantCode: 2, wantOut: "- new nodes: got 1, want 2\nscenarios=2 passed=1\n", wantErr: "1 of 2 do not hold"},
 		"one with a fault":   {args: []string{at("typo.yaml")}, wantCode: 1, wantErr: "typo.yaml:2: pod: unknown field; did you mean pods?"},
 		"the catalogue only": {args: []string{at("cat-1.yaml")}, wantCode: 1, wantErr: "no scenario file"},
 		"nothing":            {wantCode: 1, wantErr: "requires at least 1 arg"},

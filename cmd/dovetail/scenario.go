@@ -19,10 +19,12 @@ func scenarioCommand() *cobra.Command {
 		Short: "Run scenario files and judge the plans by what they expect",
 		Long: `Run scenario files and judge the plans by what they expect.
 
-A scenario is a cluster state with the outcome that must hold; package
-engine/simulate/scenario documents the file. Beside that, no pod may stay pending that a
-node of the plan would take, the order of objects may not matter, and every placement
-must keep Kubernetes' hard constraints.
+A scenario is a cluster state with the outcome that must hold, of one plan or of a life in
+virtual time; package engine/simulate/scenario documents the file. Beside that, no pod may
+stay pending that a node would take, the order of objects may not matter, and every placement
+must keep Kubernetes' hard constraints. In a life, no move may raise the cost, make pods wait
+for a new node or undo another, the cluster must come to rest, and every node that is left
+alone must have a reason.
 
 Exit codes:
   0  every scenario holds
@@ -79,7 +81,7 @@ func runScenarios(cmd *cobra.Command, args []string) error {
 			fmt.Fprintf(cmd.OutOrStdout(), "WRONG %s\n      %s\n      - %s\n", v.Name, v.About, strings.Join(v.Wrong, "\n      - "))
 		}
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "scenarios=%d held=%d\n", judged, held)
+	fmt.Fprintf(cmd.OutOrStdout(), "scenarios=%d passed=%d\n", judged, held)
 	if held < judged {
 		return exit{code: exitUnscheduled, err: fmt.Errorf("simulate scenario: %d of %d do not hold", judged-held, judged)}
 	}

@@ -18,13 +18,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/requirements"
+	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
+	"github.com/dovetail-sh/dovetail/engine/simulate/script"
 )
 
 // Start is the time at which scenarios happen, a Wednesday.
@@ -49,10 +53,20 @@ type Problem struct {
 	Snapshot snapshot.Options
 	Solve    schedule.Options
 	Expect   Expect
+	// Life is what happens in time; nil if the case is planned once.
+	Life *Course
 	// PolicyFiles are the policies of the case, with paths that can be opened; Policies is
 	// what [Problem.LoadPolicies] made of them.
 	PolicyFiles []Policy
 	Policies    simulate.Policies
+}
+
+// Course is how a case goes on.
+type Course struct {
+	Loops  int
+	Events []script.Event
+	// MinSaving, SpotTypes and Shuffles are those of [Options].
+	MinSaving, SpotTypes, Shuffles int
 }
 
 // LoadPolicies loads the policies of the case, if it has any: a runtime is the caller's to
@@ -121,7 +135,7 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 			return Problem{}, errors.New(p.String())
 		}
 	}
-	b := &builder{cat: cat, objs: r.Objects, pools: map[string]*Pool{}}
+	b := &builder{cat: cat, objs: r.Objects, pools: map[string]*Pool{}, lives: c.lives()}
 	if c.Pools == nil && len(b.objs.NodePools) == 0 {
 		c.Pools = []Pool{{Name: poolName}}
 	}
@@ -141,6 +155,15 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 		b.daemon(&c.Daemons[i])
 	}
 	p := Problem{Objects: b.objs, Snapshot: snapshot.Options{Now: start, Catalog: cat, AssumeReady: true}, Expect: *c.Expect}
+	if c.lives() {
+		p.Life = &Course{Loops: cmp.Or(c.Loops, DefaultLoops)}
+		if p.Life.Events, err = script.Parse(c.Events, filepath.Dir(path)); err != nil {
+			b.errs = append(b.errs, fmt.Errorf("events: %w", err))
+		}
+		if c.Options != nil {
+			p.Life.MinSaving, p.Life.SpotTypes, p.Life.Shuffles = c.Options.MinSaving, c.Options.SpotTypes, c.Options.Shuffles
+		}
+	}
 	for _, f := range c.Policies {
 		f.File = filepath.Join(filepath.Dir(path), f.File)
 		p.PolicyFiles = append(p.PolicyFiles, f)
@@ -188,6 +211,20 @@ func (c *Catalog) apply(base *catalog.Catalog) (*catalog.Catalog, error) {
 		}
 		out = append(out, t)
 	}
+	zones := inZones([]catalog.Offering{{CapacityType: catalog.OnDemand}}, []string{"z1", "z2", "z3"})
+	for i := range c.More {
+		out = append(out, c.More[i].make(base, zones))
+		known[c.More[i].Name] = true
+	}
+	for _, r := range c.Reservations {
+		at := slices.IndexFunc(out, func(t catalog.InstanceType) bool { return t.Name == r.Type })
+		if at < 0 {
+			return nil, fmt.Errorf("catalog.reservations: the catalogue has no type %q", r.Type)
+		}
+		out[at].Offerings = append(slices.Clone(out[at].Offerings), catalog.Offering{
+			Zone: cmp.Or(r.Zone, "z1"), CapacityType: catalog.Reserved, ReservationID: r.ID, ReservationCapacity: r.Units, Price: catalog.FromDollars(r.Price),
+		})
+	}
 	for _, name := range c.Types {
 		if !known[name] {
 			return nil, fmt.Errorf("catalog.types: the catalogue has no type %q", name)
@@ -195,6 +232,26 @@ func (c *Catalog) apply(base *catalog.Catalog) (*catalog.Catalog, error) {
 	}
 	cat, errs := catalog.New(out)
 	return cat, errors.Join(errs...)
+}
+
+// make makes the type, with the labels of another one where it does not differ.
+func (m *MoreType) make(base *catalog.Catalog, zones []catalog.Offering) catalog.InstanceType {
+	t := base.Types()[0]
+	t.Name = m.Name
+	t.Requirements = requirements.Set{}
+	t.Requirements.Add(requirements.In(corev1.LabelInstanceTypeStable, m.Name), requirements.In(corev1.LabelArchStable, "amd64"))
+	t.Capacity = t.Capacity.Clone()
+	t.Capacity[corev1.ResourceCPU] = resources.Amount(corev1.ResourceCPU, m.CPU)
+	t.Capacity[corev1.ResourceMemory] = resources.Amount(corev1.ResourceMemory, m.Memory)
+	t.Allocatable = t.Capacity.Clone()
+	t.Offerings = nil
+	for _, o := range zones {
+		o.Price = catalog.FromDollars(m.Price)
+		t.Offerings = append(t.Offerings, o)
+		o.CapacityType, o.Price = catalog.Spot, catalog.FromDollars(m.Price*0.4)
+		t.Offerings = append(t.Offerings, o)
+	}
+	return t
 }
 
 // inZones gives each kind of offering once per zone.
@@ -215,6 +272,8 @@ func inZones(in []catalog.Offering, zones []string) []catalog.Offering {
 }
 
 type builder struct {
+	// lives says that the case happens in time, where nodes have what a life needs.
+	lives bool
 	cat   *catalog.Catalog
 	objs  snapshot.Objects
 	pools map[string]*Pool
@@ -258,9 +317,41 @@ func (b *builder) pool(p *Pool) {
 	case !named(karpv1.CapacityTypeLabelKey):
 		t.Spec.Requirements = append(t.Spec.Requirements, in(karpv1.CapacityTypeLabelKey, catalog.OnDemand))
 	}
+	b.disruption(p, np)
 	np.SetDefaults()
 	b.pools[p.Name] = p
 	b.objs.NodePools = append(b.objs.NodePools, np)
+}
+
+// disruption sets how nodes of a pool may go.
+func (b *builder) disruption(p *Pool, np *karpv1.NodePool) {
+	np.Annotations = p.Annotations
+	np.Spec.Replicas = p.Replicas
+	d := &np.Spec.Disruption
+	d.ConsolidationPolicy = p.Consolidation
+	d.Budgets = p.Budgets
+	if d.Budgets == nil {
+		d.Budgets = []karpv1.Budget{{Nodes: "100%"}}
+	}
+	d.ConsolidateAfter = b.duration("after", cmp.Or(p.After, "0s"))
+	np.Spec.Template.Spec.ExpireAfter = b.duration("expireAfter", cmp.Or(p.ExpireAfter, karpv1.Never))
+	if p.GracePeriod != "" {
+		if g := b.duration("gracePeriod", p.GracePeriod); g.Duration != nil {
+			np.Spec.Template.Spec.TerminationGracePeriod = &metav1.Duration{Duration: *g.Duration}
+		}
+	}
+}
+
+// duration reads a duration, or Never.
+func (b *builder) duration(what, text string) karpv1.NillableDuration {
+	if text == karpv1.Never {
+		return karpv1.NillableDuration{Text: text}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		b.fail("%s %q: must be a duration such as 5m, or Never", what, text)
+	}
+	return karpv1.NillableDuration{Duration: &d, Text: text}
 }
 
 // taints reads "key=value:Effect" and "key:Effect".
@@ -321,12 +412,29 @@ func numbered(name string, count int) []string {
 }
 
 func (b *builder) node(n *Node) {
+	if n.Count > 0 {
+		for i := range n.Count {
+			one := *n
+			one.Name, one.Count = fmt.Sprintf("%s-%d", n.Name, i+1), 0
+			one.Pods = slices.Clone(n.Pods)
+			for j := range one.Pods {
+				p := &one.Pods[j]
+				p.App = cmp.Or(p.App, p.Name)
+				p.Name = fmt.Sprintf("%s-%d", p.Name, i+1)
+			}
+			b.node(&one)
+		}
+		return
+	}
+	if b.lives {
+		n.Zone = cmp.Or(n.Zone, "z1")
+	}
 	it, ok := b.cat.ByName(n.Type)
 	if !ok {
 		b.fail("node %q: the catalogue has no type %q", n.Name, n.Type)
 		return
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID("node-" + n.Name), Labels: map[string]string{}, CreationTimestamp: metav1.NewTime(start.Add(-24 * time.Hour))}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID("node-" + n.Name), Labels: map[string]string{}, Annotations: n.Annotations, CreationTimestamp: metav1.NewTime(start.Add(-b.ago("age", cmp.Or(n.Age, "24h"))))}}
 	for key, r := range it.Requirements {
 		if v, ok := r.IsSingle(); ok {
 			node.Labels[key] = v
@@ -357,8 +465,15 @@ func (b *builder) node(n *Node) {
 	node.Status.Allocatable = it.Allocatable.Quantities()
 	maps.Copy(node.Status.Allocatable, n.Allocatable)
 	b.objs.Nodes = append(b.objs.Nodes, node)
+	if n.Reservation != "" {
+		node.Labels[karpv1.CapacityTypeLabelKey], node.Labels[catalog.ReservationIDLabel] = catalog.Reserved, n.Reservation
+	}
+	if n.NotReady {
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady"}}
+		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeNotReady, Effect: corev1.TaintEffectNoSchedule})
+	}
 	if n.Pool != "" {
-		b.claimOf(node)
+		b.claimOf(node, n)
 	}
 	if len(it.AttachLimits) > 0 {
 		b.csiNode(n.Name, it.AttachLimits)
@@ -369,12 +484,44 @@ func (b *builder) node(n *Node) {
 }
 
 // claimOf adds the NodeClaim behind a node.
-func (b *builder) claimOf(node *corev1.Node) {
+func (b *builder) claimOf(node *corev1.Node, n *Node) {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: types.UID("claim-" + node.Name), Labels: node.Labels, CreationTimestamp: node.CreationTimestamp}}
 	claim.Spec.Taints = node.Spec.Taints
 	claim.Status.ProviderID, claim.Status.NodeName = node.Spec.ProviderID, node.Name
 	claim.Status.Capacity, claim.Status.Allocatable = node.Status.Capacity, node.Status.Allocatable
 	b.objs.NodeClaims = append(b.objs.NodeClaims, claim)
+	if !b.lives {
+		return
+	}
+	for _, np := range b.objs.NodePools {
+		if np.Name == n.Pool {
+			claim.Spec.ExpireAfter, claim.Spec.TerminationGracePeriod = np.Spec.Template.Spec.ExpireAfter, np.Spec.Template.Spec.TerminationGracePeriod
+		}
+	}
+	claim.Annotations = n.Annotations
+	set := claim.Conditions().At(node.CreationTimestamp.Time)
+	set.SetTrue(karpv1.ConditionLaunched)
+	set.SetTrue(karpv1.ConditionRegistered)
+	set.SetTrue(karpv1.ConditionInitialized)
+	if n.Event != "" {
+		claim.Status.LastPodEventTime = metav1.NewTime(start.Add(-b.ago("event", n.Event)))
+	}
+	if n.Drifted != "" {
+		set.SetTrueBecause(karpv1.ConditionDrifted, n.Drifted, "")
+	}
+	if n.Deleting {
+		at := metav1.NewTime(start.Add(-time.Minute))
+		claim.DeletionTimestamp, node.DeletionTimestamp = &at, &at
+	}
+}
+
+// ago reads how long ago something was.
+func (b *builder) ago(what, text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		b.fail("%s %q: must be a duration such as 5m", what, text)
+	}
+	return d
 }
 
 func (b *builder) csiNode(name string, limits map[string]int64) {
@@ -394,13 +541,22 @@ func (b *builder) pods(p *Pod, node string) {
 	}
 	namespace := cmp.Or(p.Namespace, metav1.NamespaceDefault)
 	app := cmp.Or(p.App, p.Name)
-	b.replicaSet(namespace, app)
+	if p.Daemon == "" && !p.Alone {
+		b.replicaSet(namespace, app)
+	}
 	for i, name := range numbered(p.Name, p.Count) {
 		pod := &corev1.Pod{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 			ObjectMeta: b.meta(p, namespace, name, "ReplicaSet", app),
 			Spec:       b.spec(p, i+1),
 			Status:     corev1.PodStatus{Phase: corev1.PodPending},
+		}
+		pod.Annotations = annotationsOf(p)
+		switch {
+		case p.Alone:
+			pod.OwnerReferences = nil
+		case p.Daemon != "":
+			pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].Name = "DaemonSet", p.Daemon
 		}
 		if node != "" {
 			pod.Spec.NodeName = node
@@ -419,6 +575,23 @@ func (b *builder) meta(p *Pod, namespace, name, ownerKind, owner string) metav1.
 		CreationTimestamp: metav1.NewTime(start.Add(-time.Hour)),
 		OwnerReferences:   []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: ownerKind, Name: owner, UID: types.UID(ownerKind + owner), Controller: new(true)}},
 	}
+}
+
+func annotationsOf(p *Pod) map[string]string {
+	out := maps.Clone(p.Annotations)
+	set := func(key string) {
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[key] = "true"
+	}
+	if p.DoNotDisrupt {
+		set(karpv1.DoNotDisruptAnnotationKey)
+	}
+	if p.Disposable {
+		set(v1alpha1.DisposableAnnotation)
+	}
+	return out
 }
 
 func (b *builder) replicaSet(namespace, app string) {

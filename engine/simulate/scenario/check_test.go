@@ -165,11 +165,11 @@ func TestExpect(t *testing.T) {
 		expect Expect
 		wrong  bool
 	}{
-		"all of it": {Expect{Cost: new(0.1), MaxCost: new(0.1), Nodes: new(1), Types: map[string]int{"small": 1}, Pools: map[string]int{"default": 1},
+		"all of it": {Expect{Cost: Exactly(0.1), MaxCost: new(0.1), Nodes: new(1), Types: map[string]int{"small": 1}, Pools: map[string]int{"default": 1},
 			Zones: map[string]int{"z1": 1}, CapacityTypes: map[string]int{"on-demand": 1}, Placed: map[string]int{}, Relaxed: no,
 			PodsIn: map[string]map[string]int{"a": {"z1": 1, "z2": 1}}, Offers: &Offers{Types: []string{"small"}},
 			OneOf: []Expect{{Nodes: new(7)}, {Nodes: new(1)}}, Pending: pending}, false},
-		"cost":           {Expect{Cost: new(0.2), Pending: pending}, true},
+		"cost":           {Expect{Cost: Exactly(0.2), Pending: pending}, true},
 		"most cost":      {Expect{MaxCost: new(0.05), Pending: pending}, true},
 		"nodes":          {Expect{Nodes: new(2), Pending: pending}, true},
 		"types":          {Expect{Types: map[string]int{"large": 1}, Pending: pending}, true},

@@ -3,8 +3,11 @@ package scenario
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -12,6 +15,7 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
+	"github.com/dovetail-sh/dovetail/engine/simulate/script"
 )
 
 // File is the first document of a scenario file.
@@ -42,8 +46,19 @@ type Case struct {
 	Volumes []Volume `json:"volumes"`
 	// Policies are in force.
 	Policies []Policy `json:"policies"`
-	Expect   *Expect  `json:"expect"`
+	// Loops is how many loops of ten seconds the cluster lives on after the last of Events,
+	// by which it must have come to rest. A case with neither is planned once. Defaults to
+	// DefaultLoops.
+	Loops  int              `json:"loops"`
+	Events []script.Written `json:"events"`
+	Expect *Expect          `json:"expect"`
 }
+
+// DefaultLoops is how many loops a cluster has to come to rest.
+const DefaultLoops = 30
+
+// lives reports whether a case happens in time.
+func (c *Case) lives() bool { return c.Loops > 0 || len(c.Events) > 0 }
 
 // Policy is a policy in force.
 type Policy struct {
@@ -66,6 +81,29 @@ type Catalog struct {
 	AttachLimits map[string]int64 `json:"attachLimits"`
 	// Offerings change some of the offerings.
 	Offerings []OfferingChange `json:"offerings"`
+	// Reservations are more offerings, of capacity type reserved.
+	Reservations []Reservation `json:"reservations"`
+	// More are further types.
+	More []MoreType `json:"more"`
+}
+
+// Reservation is capacity that is paid for.
+type Reservation struct {
+	ID   string `json:"id"`
+	Type string `json:"type"`
+	// Zone defaults to z1.
+	Zone  string  `json:"zone"`
+	Units int     `json:"units"`
+	Price float64 `json:"price"`
+}
+
+// MoreType is an instance type like those of the catalogue, in all their zones.
+type MoreType struct {
+	Name   string            `json:"name"`
+	CPU    resource.Quantity `json:"cpu"`
+	Memory resource.Quantity `json:"memory"`
+	// Price is that of on-demand capacity; spot costs 40 % of it.
+	Price float64 `json:"price"`
 }
 
 // OfferingChange changes the offerings that match its first three fields; an empty one
@@ -85,6 +123,12 @@ type Options struct {
 	MinValues   schedule.MinValuesPolicy  `json:"minValues"`
 	// DefaultSpread are constraints as [load.ParseSpread] reads them.
 	DefaultSpread []string `json:"defaultSpread"`
+	// MinSaving, in permille, and SpotTypes are those of consolidation; negative is none.
+	MinSaving int `json:"minSaving"`
+	SpotTypes int `json:"spotTypes"`
+	// Shuffles is in how many other orders of objects a life is repeated. Defaults to
+	// Shuffles; negative is none.
+	Shuffles int `json:"shuffles"`
 }
 
 // Pool is a NodePool in short.
@@ -102,6 +146,17 @@ type Pool struct {
 	Taints        []string            `json:"taints"`
 	StartupTaints []string            `json:"startupTaints"`
 	Limits        corev1.ResourceList `json:"limits"`
+	Annotations   map[string]string   `json:"annotations"`
+	// Consolidation is the consolidation policy, WhenEmptyOrUnderutilized by default; After is
+	// consolidateAfter, 0s by default; Budgets are 100 % by default.
+	Consolidation karpv1.ConsolidationPolicy `json:"consolidation"`
+	After         string                     `json:"after"`
+	Budgets       []karpv1.Budget            `json:"budgets"`
+	Replicas      *int64                     `json:"replicas"`
+	// ExpireAfter is Never by default.
+	ExpireAfter string `json:"expireAfter"`
+	// GracePeriod is terminationGracePeriod.
+	GracePeriod string `json:"gracePeriod"`
 }
 
 // Node is an existing node in short. It is initialised.
@@ -117,6 +172,20 @@ type Node struct {
 	Taints []string          `json:"taints"`
 	// Allocatable replaces amounts of the type.
 	Allocatable corev1.ResourceList `json:"allocatable"`
+	Annotations map[string]string   `json:"annotations"`
+	// Count makes nodes name-1, name-2 and so on, each with its own Pods. Defaults to 1.
+	Count int `json:"count"`
+	// Age is how long it has been there; a day by default. Event is how long ago a pod last
+	// came or went; unset if it is not known.
+	Age   string `json:"age"`
+	Event string `json:"event"`
+	// Reservation is the reservation that it was bought by.
+	Reservation string `json:"reservation"`
+	// Drifted is the reason for which it is no longer what its pool asks for.
+	Drifted string `json:"drifted"`
+	// NotReady and Deleting are what they say.
+	NotReady bool `json:"notReady"`
+	Deleting bool `json:"deleting"`
 	// Pods are bound to the node.
 	Pods []Pod `json:"pods"`
 }
@@ -136,6 +205,13 @@ type Pod struct {
 	Labels    map[string]string `json:"labels"`
 	Namespace string            `json:"namespace"`
 	Priority  *int32            `json:"priority"`
+	// Annotations are those of the pod. DoNotDisrupt sets Karpenter's, Disposable ours.
+	Annotations  map[string]string `json:"annotations"`
+	DoNotDisrupt bool              `json:"doNotDisrupt"`
+	Disposable   bool              `json:"disposable"`
+	// Daemon says that it belongs to the DaemonSet of that name, Alone that to nothing.
+	Daemon string `json:"daemon"`
+	Alone  bool   `json:"alone"`
 	// Selector is spec.nodeSelector.
 	Selector map[string]string `json:"selector"`
 	// Tolerates lists taint keys to tolerate with any value and effect.
@@ -186,8 +262,9 @@ type Volume struct {
 
 // Expect is the outcome. Fields that are not set are not looked at.
 type Expect struct {
-	// Cost is the exact price per hour of the new nodes in US dollars, MaxCost the most.
-	Cost    *float64 `json:"cost"`
+	// Cost is the price per hour of the new nodes in US dollars, and of all nodes at the end
+	// of a life. MaxCost is the most.
+	Cost    *Bound   `json:"cost"`
 	MaxCost *float64 `json:"maxCost"`
 	// Nodes is the number of new nodes; the maps count them.
 	Nodes         *int           `json:"nodes"`
@@ -208,6 +285,92 @@ type Expect struct {
 	Pending []Pending `json:"pending"`
 	// Relaxed is true if some new node has its minValues relaxed.
 	Relaxed *bool `json:"relaxed"`
+	Life    `json:",inline"`
+}
+
+// Life is the outcome of a case that happens in time. In it, Nodes, Types and the other counts
+// are of the nodes that are there at the end, and Pending the pods that have none then.
+type Life struct {
+	// Evictions are pods that had to leave a node, Commands the moves made, Launches the nodes
+	// bought for whatever cause, Attempts those and the ones that were in vain.
+	Evictions *Bound `json:"evictions"`
+	Commands  *Bound `json:"commands"`
+	Launches  *Bound `json:"launches"`
+	Attempts  *Bound `json:"attempts"`
+	// ByReason bounds moves by their reason.
+	ByReason map[string]Bound `json:"byReason"`
+	// Untouched nodes are in no move and are there at the end; Gone ones are not.
+	Untouched []string `json:"untouched"`
+	Gone      []string `json:"gone"`
+	// NotBefore is the time since the start before which nodes are in no move, and By the time
+	// by which the last move must have been decided.
+	NotBefore map[string]string `json:"notBefore"`
+	By        string            `json:"by"`
+	// AllBy is when all of Gone must be in a move.
+	AllBy string `json:"allBy"`
+	// Left are words that must be among the reasons for which nodes are left alone at the end.
+	Left map[string][]string `json:"left"`
+	// Disrupted is the number of nodes that are going or part of a move, at any time, and
+	// Count the number of nodes that take pods.
+	Disrupted *Bound `json:"disrupted"`
+	Present   *Bound `json:"present"`
+	// EvictedTwice are pods that had to move more than once.
+	EvictedTwice *Bound `json:"evictedTwice"`
+	// Says are words that the timeline must have, and Silent those that it must not.
+	Says   []string `json:"says"`
+	Silent []string `json:"silent"`
+	// Restless says that the cluster need not come to rest.
+	Restless bool `json:"restless"`
+	// Pods counts the pods of apps by the node that they are on at the end.
+	On map[string]map[string]int `json:"on"`
+}
+
+// Bound is a number, or a bound on one: 3, "<= 0.88", ">= 2", "< 3", "> 0".
+type Bound struct {
+	op    string
+	value float64
+}
+
+// Exactly is a bound that only f keeps.
+func Exactly(f float64) *Bound { return &Bound{value: f} }
+
+// UnmarshalJSON reads a number or a text.
+func (b *Bound) UnmarshalJSON(data []byte) error {
+	text := strings.TrimSpace(strings.Trim(string(data), `"`))
+	// JSON writes < and > as escapes.
+	text = strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(text)
+	for _, op := range []string{"<=", ">=", "<", ">", "="} {
+		if rest, ok := strings.CutPrefix(text, op); ok {
+			b.op, text = op, strings.TrimSpace(rest)
+			break
+		}
+	}
+	f, err := strconv.ParseFloat(strings.TrimPrefix(text, "$"), 64)
+	if err != nil {
+		return fmt.Errorf("%s: must be a number, or a bound such as \"<= 0.88\"", data)
+	}
+	b.value = f
+	return nil
+}
+
+func (b Bound) String() string {
+	return strings.TrimSpace(b.op + " " + strconv.FormatFloat(b.value, 'f', -1, 64))
+}
+
+// keeps reports whether f is within the bound, to the millionth.
+func (b Bound) keeps(f float64) bool {
+	f, v := math.Round(f*1e6), math.Round(b.value*1e6)
+	switch b.op {
+	case "<=":
+		return f <= v
+	case ">=":
+		return f >= v
+	case "<":
+		return f < v
+	case ">":
+		return f > v
+	}
+	return f == v
 }
 
 // Offers are the only values that offerings of the new nodes may have.
@@ -298,6 +461,12 @@ func over(base, v Case) Case {
 	}
 	if v.Policies != nil {
 		base.Policies = v.Policies
+	}
+	if v.Loops != 0 {
+		base.Loops = v.Loops
+	}
+	if v.Events != nil {
+		base.Events = v.Events
 	}
 	if v.Expect != nil {
 		base.Expect = v.Expect

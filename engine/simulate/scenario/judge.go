@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
@@ -34,6 +33,9 @@ type Verdict struct {
 // Judge plans p and holds the plan against its expectation and the invariants. The
 // error is that of [schedule.Solve].
 func Judge(ctx context.Context, p *Problem) (Verdict, error) {
+	if p.Life != nil {
+		return judgeLife(ctx, p)
+	}
 	v := Verdict{Name: p.Name, About: p.About}
 	snap, problems := snapshot.Build(p.Objects, p.Snapshot)
 	for _, problem := range problems {
@@ -98,8 +100,8 @@ func ints(what string, want, got map[string]int) []string {
 func (e *Expect) judge(p *Problem, plan schedule.Plan) []string {
 	var wrong []string
 	cost := plan.Cost.Dollars()
-	if e.Cost != nil && plan.Cost != catalog.FromDollars(*e.Cost) {
-		wrong = append(wrong, fmt.Sprintf("cost: got $%.4f, want $%.4f", cost, *e.Cost))
+	if e.Cost != nil && !e.Cost.keeps(cost) {
+		wrong = append(wrong, fmt.Sprintf("cost: got $%.4f, want %s", cost, e.Cost))
 	}
 	if e.MaxCost != nil && math.Round(cost*1e6) > math.Round(*e.MaxCost*1e6) {
 		wrong = append(wrong, fmt.Sprintf("cost: got $%.4f, want at most $%.4f", cost, *e.MaxCost))

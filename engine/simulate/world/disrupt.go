@@ -18,6 +18,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
+	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/fact"
 	"github.com/dovetail-sh/dovetail/engine/policy/gate"
 )
@@ -49,8 +50,12 @@ type command struct {
 	// are not ready yet.
 	claims, bought []string
 	waits          map[string]bool
-	cost, newCost  catalog.Price
-	evictions      int
+	// destinations are nodes that are to take pods of it.
+	destinations map[string]bool
+	// ready is when its replacements were there.
+	ready         time.Time
+	cost, newCost catalog.Price
+	evictions     int
 }
 
 // settle sees to it that a loop comes if there is something to look at.
@@ -104,16 +109,21 @@ func (w *World) candidateFacts() candidate.Facts {
 // loop looks for moves once.
 func (d *disrupter) loop(w *World) {
 	d.due, d.wake = time.Time{}, false
-	snap, objs := w.snapshot(asPlanned)
+	snap, objs := w.snapshot()
 	facts := w.candidateFacts()
 	candidates := candidate.Examine(snap, objs, facts)
-	allowances := candidate.Allowances(objs, facts, candidates)
+	// What is bought to replace others would raise the number of nodes, and with it that of
+	// those which a percentage lets go.
+	replacing := d.replacing()
+	counted := slices.DeleteFunc(slices.Clone(candidates), func(c candidate.Candidate) bool { return replacing[c.Claim] })
+	allowances := candidate.Allowances(objs, facts, counted)
 	maps.DeleteFunc(d.held, func(_ string, r candidate.Reason) bool { return !r.Until.IsZero() && !w.now.Before(r.Until) })
 	opts := w.opts.Consolidate
-	opts.Solve, opts.Candidates, opts.Allowances, opts.Held, opts.Rotation = w.opts.Solve, candidates, allowances, d.held, &d.rotation
+	opts.Solve, opts.Candidates, opts.Allowances, opts.Held, opts.Rotation = w.opts.Solve, candidates, allowances, d.hold(w, candidates), &d.rotation
+	expired := w.expire(candidates)
 	policyFacts := w.facts()
 	policyFacts.PlanID = fmt.Sprintf("disrupt-%d", w.now.Unix())
-	r, err := gate.Disrupt(w.context(), w.engine, &w.inputs, snap, w.factObjects(objs), policyFacts, opts)
+	r, err := gate.Disrupt(w.context(), w.engine, &w.inputs, snap, w.factObjects(objs, expired), policyFacts, opts)
 	if err != nil {
 		w.fail(err)
 		return
@@ -176,7 +186,7 @@ func (d *disrupter) wakeAt(w *World, at time.Time) {
 }
 
 // factObjects are what policies are told of objects.
-func (w *World) factObjects(objs snapshot.Objects) fact.Objects {
+func (w *World) factObjects(objs snapshot.Objects, expired map[string]time.Time) fact.Objects {
 	return fact.Objects{
 		Pod: w.pod,
 		Workload: func(key snapshot.PodKey) (string, string) {
@@ -188,8 +198,95 @@ func (w *World) factObjects(objs snapshot.Objects) fact.Objects {
 			return "", ""
 		},
 		ReplicaSets: objs.ReplicaSets, StatefulSets: objs.StatefulSets, ReplicationControllers: objs.ReplicationControllers,
-		PodDisruptionBudgets: objs.PodDisruptionBudgets, Nodes: objs.Nodes, NodeClaims: objs.NodeClaims,
+		PodDisruptionBudgets: objs.PodDisruptionBudgets, Nodes: objs.Nodes, NodeClaims: objs.NodeClaims, Expired: expired,
 	}
+}
+
+// replacing are the claims that were bought to replace others and whose command goes on.
+func (d *disrupter) replacing() map[string]bool {
+	out := map[string]bool{}
+	for _, c := range d.commands {
+		for _, claim := range c.bought {
+			out[claim] = true
+		}
+	}
+	return out
+}
+
+// hold are the nodes that are left alone, and take no pods: those that policies deferred, and
+// the nodes of moves that are under way, what replaces them and where their pods are to go.
+func (d *disrupter) hold(w *World, candidates []candidate.Candidate) map[string]candidate.Reason {
+	out := maps.Clone(d.held)
+	if len(d.commands) == 0 {
+		return out
+	}
+	closed := map[string]bool{}
+	set := func(node, message string, c *command) {
+		out[node] = candidate.Reason{Code: Held, Message: message + c.name}
+		closed[node] = true
+	}
+	for _, c := range d.commands {
+		for n := range c.destinations {
+			set(n, "it is to take pods of ", c)
+		}
+		for _, claim := range c.bought {
+			set(w.nodeOf(claim), "it was bought for ", c)
+		}
+		for _, claim := range c.claims {
+			set(w.nodeOf(claim), "it is part of ", c)
+		}
+	}
+	for i := range candidates {
+		if closed[candidates[i].Node] {
+			candidates[i].Destination = false
+		}
+	}
+	return out
+}
+
+// nodeOf is the name of a claim's node; that of the claim while there is none.
+func (w *World) nodeOf(claim string) string {
+	if c := w.claims[claim]; c != nil && c.Status.NodeName != "" {
+		return c.Status.NodeName
+	}
+	return claim
+}
+
+// Held is the reason of nodes that are part of a move that is under way, or are to take its
+// pods.
+const Held candidate.Code = "PartOfCommand"
+
+const (
+	// patience is how long a move whose replacements are ready waits for what is in its way.
+	patience = time.Minute
+	// settled is how long the destinations of pods that move are left alone.
+	settled = 20 * time.Second
+)
+
+// expire makes drifted candidates of the nodes that have reached their age, where NodePools
+// want them to be replaced gracefully and their window is open. It returns when they go
+// whatever is.
+func (w *World) expire(candidates []candidate.Candidate) map[string]time.Time {
+	out := map[string]time.Time{}
+	ways := map[string]candidate.Expiry{}
+	for _, np := range w.rest.NodePools {
+		ways[np.Name] = candidate.ExpiryOf(np)
+	}
+	for i := range candidates {
+		c := &candidates[i]
+		claim := w.claims[c.Claim]
+		if claim == nil || c.Drifted != "" {
+			continue
+		}
+		way := ways[c.Pool]
+		at, ok := way.At(claim)
+		if !ok || !way.Open(w.now) || w.now.Before(at) {
+			continue
+		}
+		c.Drifted, c.DriftedSince = policy.Expired, at
+		out[c.Node], _ = way.Forced(claim)
+	}
+	return out
 }
 
 // carryOut begins a move: at once if nothing has to be bought, and else when what is bought
@@ -213,6 +310,12 @@ func (d *disrupter) carryOut(w *World, r *gate.Disruption, i int) {
 		claim := w.claim(pools[n.Pool], n, allowed, offers)
 		c.bought = append(c.bought, claim.Name)
 		c.waits[claim.Name] = true
+	}
+	c.destinations = map[string]bool{}
+	for _, a := range m.Plan.Assignments {
+		if !a.New {
+			c.destinations[a.Node] = true
+		}
 	}
 	d.commands = append(d.commands, c)
 	w.changed()
@@ -257,6 +360,9 @@ func (w *World) whyOf(m *consolidate.Move) string {
 		return "nothing runs there that needs a node"
 	case karpv1.DisruptionReasonDrifted:
 		for _, node := range m.Nodes {
+			if c := w.claims[w.claimOf(node)]; c != nil && c.Conditions().Get(karpv1.ConditionDrifted) == nil {
+				return "it has reached its age"
+			}
 			if c := w.claims[w.claimOf(node)]; c != nil {
 				if d := c.Conditions().Get(karpv1.ConditionDrifted); d != nil {
 					return "drifted: " + cmp.Or(d.Message, d.Reason)
@@ -284,44 +390,77 @@ func (d *disrupter) ready(w *World, claim string) {
 	}
 }
 
-// check begins a command whose replacements are there, if the pods that it moves still have
-// a place.
+// check begins a command whose replacements are there, if the pods that it moves still have a
+// place. Else it waits a while, and is then given up.
 func (d *disrupter) check(w *World, c *command) {
 	if !slices.Contains(d.commands, c) {
 		return
 	}
-	snap, _ := w.snapshot(asPlanned)
-	move := map[snapshot.PodKey]bool{}
+	if c.ready.IsZero() {
+		c.ready = w.now
+	}
+	snap, objs := w.snapshot()
+	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}}
+	var leave []string
 	for _, claim := range c.claims {
-		if cl := w.claims[claim]; cl != nil {
-			for _, p := range w.on(cl.Status.NodeName) {
-				move[keyOf(p)] = true
+		if n := w.nodeOf(claim); slices.ContainsFunc(snap.Nodes, func(s *snapshot.Node) bool { return s.Name == n }) {
+			nodes.Leave[n] = true
+			leave = append(leave, n)
+		}
+	}
+	facts := w.candidateFacts()
+	for _, claim := range c.claims {
+		delete(facts.Leaving, claim)
+	}
+	blocked := ""
+	for _, cand := range candidate.Examine(snap, objs, facts) {
+		if !cand.Destination && cand.Claim != "" {
+			nodes.Closed[cand.Node] = true
+		}
+		if !nodes.Leave[cand.Node] || blocked != "" {
+			continue
+		}
+		for _, r := range cand.Blocked(c.reason) {
+			// What is bought is not given up for a pod that came and stays.
+			if r.Code != candidate.NotConsolidatable && r.Code != candidate.NodeEmpty {
+				blocked = fmt.Sprintf("node %s: %s", cand.Node, r)
 			}
 		}
 	}
-	closed := *snap
-	closed.Pools = slices.Clone(snap.Pools)
-	for i, p := range closed.Pools {
-		q := *p
-		q.Unusable = "nothing is bought for a move that has begun"
-		closed.Pools[i] = &q
+	for _, o := range d.commands {
+		if o == c {
+			continue
+		}
+		for _, claim := range slices.Concat(o.claims, o.bought) {
+			nodes.Closed[w.nodeOf(claim)] = true
+		}
 	}
-	closed.Pending = slices.DeleteFunc(slices.Clone(snap.Pending), func(i int32) bool { return !move[snap.Pods[i].Key] })
-	plan, err := schedule.Solve(w.context(), &closed, w.opts.Solve)
-	if err != nil {
-		w.fail(err)
-		return
+	if blocked == "" && len(leave) > 0 {
+		planner, err := schedule.NewPlanner(w.context(), snap, nodes, w.opts.Solve)
+		if err != nil {
+			w.fail(err)
+			return
+		}
+		if t := planner.Try(leave, 0, true); !t.Complete {
+			blocked = fmt.Sprintf("pod %s would have no place any more", t.Left)
+		}
 	}
-	if len(plan.Unscheduled) > 0 {
-		d.rollBack(w, c, fmt.Sprintf("pod %s would have no place any more", plan.Unscheduled[0].Pod))
-		return
+	switch {
+	case blocked == "":
+		d.begin(w, c)
+	case w.now.Sub(c.ready) >= patience:
+		d.rollBack(w, c, blocked)
+	default:
+		w.queue.push(w.now.Add(w.opts.Loop), func() { w.at(func() { d.check(w, c) }) })
 	}
-	d.begin(w, c)
 }
 
 // begin takes the nodes of a command away.
 func (d *disrupter) begin(w *World, c *command) {
 	d.forget(c)
+	for n := range c.destinations {
+		w.nominate(n, settled)
+	}
 	for _, claim := range c.claims {
 		w.deleteClaim(claim, string(c.reason), fmt.Sprintf("%s, %s", strings.ToLower(string(c.reason)), c.name))
 	}
@@ -373,13 +512,24 @@ func (d *disrupter) lost(w *World, claim string) {
 	}
 }
 
-// Left are the nodes that the last loop left alone, with the reasons.
-func (w *World) Left() map[string][]candidate.Reason {
-	if w.disrupter.last == nil {
-		return nil
+// Left are the nodes that the last loop left alone, with the reasons, and the ones that were
+// part of its moves.
+func (w *World) Left() (left map[string][]candidate.Reason, moved map[string]bool) {
+	last := w.disrupter.last
+	if last == nil {
+		return nil, nil
 	}
-	return w.disrupter.last.Left
+	moved = map[string]bool{}
+	for i := range last.Moves {
+		for _, n := range last.Moves[i].Nodes {
+			moved[n] = true
+		}
+	}
+	return last.Left, moved
 }
+
+// Leaving is the number of nodes that are part of moves whose replacements are not ready.
+func (w *World) Leaving() int { return len(w.leaving()) }
 
 // Busy reports whether a move is being carried out, or nodes are ending or on their way.
 func (w *World) Busy() bool {

@@ -151,6 +151,11 @@ func (w *World) adoptNode(n *corev1.Node, c *karpv1.NodeClaim) error {
 	}
 	w.watchAge(c)
 	w.wakeCloud(w.now)
+	if q.DeletionTimestamp != nil || c.DeletionTimestamp != nil {
+		at := cmp.Or(q.DeletionTimestamp, c.DeletionTimestamp)
+		q.DeletionTimestamp, c.DeletionTimestamp = at, at
+		w.queue.push(w.now, func() { w.drain(n.Name) })
+	}
 	return nil
 }
 
@@ -571,44 +576,28 @@ func (w *World) watchAge(c *karpv1.NodeClaim) {
 		})
 	}
 	if at, ok := e.At(c); ok && e.Graceful {
-		w.queue.push(maxTime(at, w.now), func() { w.markExpired(name) })
+		w.queue.push(maxTime(at, w.now), func() { w.wakeExpired(name) })
 	}
 }
 
-// markExpired makes a node that has reached its age one to be replaced, while its NodePool's
-// window is open.
-func (w *World) markExpired(name string) {
+// wakeExpired has nodes looked at that have reached their age, whenever their NodePool's window
+// opens.
+func (w *World) wakeExpired(name string) {
 	c := w.claims[name]
 	if c == nil || c.DeletionTimestamp != nil {
 		return
 	}
+	w.stir()
 	var pool *karpv1.NodePool
 	for _, np := range w.rest.NodePools {
 		if np.Name == c.Labels[karpv1.NodePoolLabelKey] {
 			pool = np
 		}
 	}
-	e := candidate.ExpiryOf(pool)
-	open := e.Open(w.now)
-	drifted := c.Conditions().Get(karpv1.ConditionDrifted)
-	mine := drifted != nil && drifted.Reason == expiredReason
-	switch {
-	case open && drifted == nil:
-		w.changeClaim(name, func(c *karpv1.NodeClaim) {
-			c.Conditions().At(w.now).SetTrueBecause(karpv1.ConditionDrifted, expiredReason, "it has reached its age")
-		})
-		w.stir()
-	case !open && mine:
-		w.changeClaim(name, func(c *karpv1.NodeClaim) { c.Conditions().At(w.now).Clear(karpv1.ConditionDrifted) })
-	}
-	if next := e.Opens(w.now); !next.IsZero() && !open {
-		w.queue.push(next, func() { w.markExpired(name) })
-	} else if open {
-		w.queue.push(w.now.Add(time.Minute), func() { w.markExpired(name) })
+	if next := candidate.ExpiryOf(pool).Opens(w.now); !next.IsZero() {
+		w.queue.push(next, func() { w.wakeExpired(name) })
 	}
 }
-
-const expiredReason = "Expired"
 
 func maxTime(a, b time.Time) time.Time {
 	if a.After(b) {

@@ -428,6 +428,9 @@ func (w *World) evict(p *corev1.Pod, lost string) {
 	if wl != nil && !set {
 		q := w.again(wl, p)
 		w.record.heirs[key] = keyOf(q)
+		if w.record.moving {
+			w.record.moved[keyOf(q)] = true
+		}
 	}
 }
 
@@ -436,7 +439,7 @@ func (w *World) bind() {
 	if len(w.unbound) == 0 {
 		return
 	}
-	snap, _ := w.snapshot(asBound)
+	snap, _ := w.snapshot()
 	waiting := make([]binder.Pod, 0, len(w.unbound))
 	for key := range w.unbound {
 		p := w.pod(key)

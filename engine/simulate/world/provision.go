@@ -92,7 +92,7 @@ func (b *batch) settle(w *World) {
 
 // provision plans the pods that have no place, and buys what the plan says.
 func (w *World) provision() {
-	snap, objs := w.snapshot(asPlanned)
+	snap, objs := w.snapshot()
 	if len(snap.Pending) == 0 {
 		return
 	}
@@ -129,7 +129,7 @@ func (w *World) provision() {
 		}
 		w.expected[a.Pod] = e
 		delete(w.batch.left, a.Pod)
-		w.nominate(e.node)
+		w.nominate(e.node, max(2*w.opts.BatchMax, 10*time.Second))
 	}
 	w.leave(r, snap)
 	w.changed()
@@ -178,8 +178,8 @@ func (w *World) leave(r *gate.Result, snap *snapshot.Snapshot) {
 }
 
 // nominate keeps a node from being disrupted before pods that were planned onto it are there.
-func (w *World) nominate(node string) {
-	until := w.now.Add(max(2*w.opts.BatchMax, 10*time.Second))
+func (w *World) nominate(node string, d time.Duration) {
+	until := w.now.Add(d)
 	w.nominated[node] = until
 	w.queue.push(until, func() {
 		if at, ok := w.nominated[node]; ok && !w.now.Before(at) {
@@ -234,7 +234,13 @@ func (w *World) sayBought(r *gate.Result, made map[string]string) {
 	for i := range r.Plan.NewNodes {
 		n := &r.Plan.NewNodes[i]
 		what := fmt.Sprintf("%s in %s, %s, $%.4f/h", n.Planned.InstanceType, cmp.Or(n.Planned.Zone, "no zone"), n.Planned.CapacityType, n.Planned.Cost.Dollars())
-		w.say(Entry{Kind: Bought, Object: made[n.Name], Pool: n.Pool, Text: what, Why: "pending: " + w.workloadText(n.Pods), Pods: len(n.Pods), Delta: n.Planned.Cost.Dollars()})
+		moved := 0
+		for _, key := range n.Pods {
+			if w.record.moved[key] {
+				moved++
+			}
+		}
+		w.say(Entry{Kind: Bought, Moved: moved, Object: made[n.Name], Pool: n.Pool, Text: what, Why: "pending: " + w.workloadText(n.Pods), Pods: len(n.Pods), Delta: n.Planned.Cost.Dollars()})
 	}
 	for _, o := range r.Launch.Objections {
 		w.say(Entry{Kind: Refused, Object: o.Claim, Pool: o.Pool, Text: o.String()})

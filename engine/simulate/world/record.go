@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
@@ -67,6 +68,8 @@ type Entry struct {
 	Why string `json:"why,omitempty"`
 	// Pods is the number of pods that it is for, or that move.
 	Pods int `json:"pods,omitempty"`
+	// Moved is how many of the pods that a node is bought for a move had evicted.
+	Moved int `json:"moved,omitempty"`
 	// Delta is what it changes of the cost per hour, in US dollars.
 	Delta float64 `json:"delta,omitempty"`
 	// Reason, Nodes and Bought are those of a move.
@@ -125,6 +128,10 @@ type Record struct {
 	why       map[snapshot.PodKey]string
 	heirs     map[snapshot.PodKey]snapshot.PodKey
 	returning map[snapshot.PodKey]bool
+	// moved are the pods that follow one that a move had evicted, until they have a node.
+	moved map[snapshot.PodKey]bool
+	// moving says that the pod evicted last has to move for a move.
+	moving bool
 	// parts are what is paid for now.
 	parts []part
 	// running, cpu and memory are of the pods that are bound.
@@ -142,7 +149,7 @@ func newRecord(start time.Time) *Record {
 	return &Record{
 		Start: start, Evictions: map[string]int{}, ByPool: map[string]float64{}, ByType: map[string]float64{}, ByCapacity: map[string]float64{},
 		reprice: true, version: -1, since: map[snapshot.PodKey]time.Time{}, why: map[snapshot.PodKey]string{},
-		heirs: map[snapshot.PodKey]snapshot.PodKey{}, returning: map[snapshot.PodKey]bool{},
+		heirs: map[snapshot.PodKey]snapshot.PodKey{}, returning: map[snapshot.PodKey]bool{}, moved: map[snapshot.PodKey]bool{},
 	}
 }
 
@@ -157,6 +164,7 @@ func (r *Record) bound(key snapshot.PodKey, now time.Time) {
 		delete(r.since, key)
 		delete(r.why, key)
 	}
+	delete(r.moved, key)
 }
 
 func (r *Record) wait(d time.Duration) {
@@ -183,6 +191,7 @@ func (r *Record) evicted(w *World, p *corev1.Pod, lost string) {
 		r.Unowned++
 	}
 	r.Evictions[why]++
+	r.moving = lost == "" && slices.Contains([]string{string(karpv1.DisruptionReasonEmpty), string(karpv1.DisruptionReasonUnderutilized), string(karpv1.DisruptionReasonDrifted)}, why)
 }
 
 // EvictedTwice are pods that were evicted more than once, with those that followed them.
@@ -304,7 +313,7 @@ func (w *World) price() {
 
 // listPrice is what a machine's offering costs now, overlays included.
 func (w *World) listPrice(m *machine) (catalog.Price, bool) {
-	snap, _ := w.snapshot(asBound)
+	snap, _ := w.snapshot()
 	i := slices.IndexFunc(snap.Pools, func(p *snapshot.Pool) bool { return p.Name == m.pool })
 	if i < 0 || snap.Pools[i].Catalog == nil {
 		return 0, false

@@ -123,7 +123,7 @@ type World struct {
 	// version counts changes of what snapshots are made of.
 	version  int
 	memo     snapshot.Memo
-	built    [2]built
+	built    built
 	catalogs map[string]*catalog.Catalog
 	noise    *noise
 	// adopted is true if nodes were there in the beginning, zonal once something was seen to
@@ -376,27 +376,14 @@ func (w *World) Objects() snapshot.Objects {
 	return objs
 }
 
-// view is who looks at a snapshot.
-type view int
-
-const (
-	// asBound counts nodes of commands that wait as they are, which kube-scheduler does.
-	asBound view = iota
-	// asPlanned counts them as gone.
-	asPlanned
-)
-
 // snapshot is the present state. It is made anew only if something has changed.
-func (w *World) snapshot(v view) (*snapshot.Snapshot, snapshot.Objects) {
-	b := &w.built[v]
+func (w *World) snapshot() (*snapshot.Snapshot, snapshot.Objects) {
+	b := &w.built
 	if b.snap == nil || b.version != w.version || !b.until.IsZero() && !w.now.Before(b.until) {
 		objs := w.Objects()
 		opts := snapshot.Options{
 			Now: w.now, PoolCatalogs: map[string]*catalog.Catalog{}, DefaultSpread: w.opts.DefaultSpread, AssumeReady: true,
 			Unusable: map[string]string{}, Expected: map[snapshot.PodKey]string{}, Sorted: true,
-		}
-		if v == asPlanned {
-			opts.Leaving = w.leaving()
 		}
 		for _, np := range objs.NodePools {
 			c, err := w.sold(np)
@@ -410,7 +397,7 @@ func (w *World) snapshot(v view) (*snapshot.Snapshot, snapshot.Objects) {
 		}
 		snap, _ := w.memo.Build(objs, opts)
 		if w.notice(snap) {
-			return w.snapshot(v)
+			return w.snapshot()
 		}
 		*b = built{version: w.version, at: w.now, until: w.memo.Until(), snap: snap, objs: objs}
 	}
@@ -422,9 +409,9 @@ func (w *World) snapshot(v view) (*snapshot.Snapshot, snapshot.Objects) {
 	return b.snap, b.objs
 }
 
-// Snapshot is the present state as plans see it, with the objects that it is made of. They
-// must not be changed.
-func (w *World) Snapshot() (*snapshot.Snapshot, snapshot.Objects) { return w.snapshot(asPlanned) }
+// Snapshot is the present state, with the objects that it is made of. They must not be
+// changed.
+func (w *World) Snapshot() (*snapshot.Snapshot, snapshot.Objects) { return w.snapshot() }
 
 // sold is what a NodePool may buy now.
 func (w *World) sold(np *karpv1.NodePool) (*catalog.Catalog, error) {
@@ -455,7 +442,7 @@ func (w *World) Record() *Record { return w.record }
 
 // Candidates say of every node whether it may be disrupted now.
 func (w *World) Candidates() []candidate.Candidate {
-	snap, objs := w.snapshot(asPlanned)
+	snap, objs := w.snapshot()
 	return candidate.Examine(snap, objs, w.candidateFacts())
 }
 
