@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -16,9 +17,17 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
+	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/test/cluster"
 	"github.com/dovetail-sh/dovetail/test/cluster/kubelet"
 	"github.com/dovetail-sh/dovetail/test/cluster/local"
@@ -170,33 +179,51 @@ func install(t testing.TB, c *cluster.Cluster, values string, args ...string) {
 	}
 	all := append([]string{"install", "dovetail", chart, "--namespace", namespace, "--create-namespace", "--wait", "--timeout", "2m", "--values", file, "--values", "-"}, args...)
 	t.Cleanup(func() { uninstall(t, c) })
-	if out, err := helm(t, c, values, all...); err != nil {
+	if _, err := helm(t, c, values, all...); err != nil {
 		t.Fatalf("%v\n%s", err, logs(c))
-	} else if testing.Verbose() {
-		t.Log(out)
 	}
 }
 
-// uninstall removes the release if there is one, and what tests left.
+// uninstall removes the release if there is one, and what tests left. Nodes are not ended
+// in order, which takes its time and is tested elsewhere.
 func uninstall(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
 	if t.Failed() {
 		t.Log(logs(c))
 	}
-	// Nodes are ended by the controller, so it goes last.
-	for _, kind := range []string{"deployments,statefulsets,pods", "poddisruptionbudgets"} {
-		_, _ = tool(context.Background(), []string{"KUBECONFIG=" + c.Kubeconfig()}, nil, "kubectl", "delete", kind, "--all", "-n", "default", "--ignore-not-found", "--wait=false")
-	}
-	for _, kind := range []string{"nodepools", "nodeclaims", "nodepolicies", "simnodeclasses"} {
-		_, _ = tool(context.Background(), []string{"KUBECONFIG=" + c.Kubeconfig()}, nil, "kubectl", "delete", kind, "--all", "--ignore-not-found", "--timeout=60s")
-	}
+	ctx := context.Background()
 	if out, err := helm(t, c, "", "uninstall", "dovetail", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout", "1m"); err != nil {
 		t.Errorf("%v %s", err, out)
 	}
-	_, _ = tool(context.Background(), []string{"KUBECONFIG=" + c.Kubeconfig()}, nil, "kubectl", "delete", "namespace", namespace, "--ignore-not-found", "--timeout=60s")
+	var errs []error
+	in, now := client.InNamespace(metav1.NamespaceDefault), client.GracePeriodSeconds(0)
+	for _, o := range []client.Object{&appsv1.Deployment{}, &policyv1.PodDisruptionBudget{}, &corev1.Pod{}} {
+		errs = append(errs, world.client.DeleteAllOf(ctx, o, in, now))
+	}
+	// Whoever ends without releasing the Lease is waited for.
+	errs = append(errs, world.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(namespace)))
+	for _, o := range []client.Object{&karpv1.NodePool{}, &v1alpha1.NodePolicy{}, &v1alpha1.SimNodeClass{}, &v1alpha1.SimInstance{}, &karpv1.NodeClaim{}} {
+		if err := world.client.DeleteAllOf(ctx, o); !meta.IsNoMatchError(err) {
+			errs = append(errs, err)
+		}
+	}
+	var left []client.Object
+	for _, o := range list(t, &karpv1.NodeClaimList{}).Items {
+		left = append(left, &o)
+	}
+	for _, o := range list(t, &corev1.NodeList{}, client.HasLabels{karpv1.NodePoolLabelKey}).Items {
+		errs = append(errs, client.IgnoreNotFound(world.client.Delete(ctx, &o)))
+		left = append(left, &o)
+	}
+	for _, o := range left {
+		errs = append(errs, client.IgnoreNotFound(world.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Errorf("clean up: %v", err)
+	}
 }
 
-// logs are the last lines of the controllers.
+// logs are the last errors of the controllers.
 func logs(c *cluster.Cluster) string {
 	var b bytes.Buffer
 	_ = filepath.WalkDir(filepath.Join(c.Dir(), "local", "logs"), func(path string, d fs.DirEntry, err error) error {
@@ -209,7 +236,7 @@ func logs(c *cluster.Cluster) string {
 		}
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 		lines = slices.DeleteFunc(lines, func(line string) bool {
-			return strings.Contains(line, `"msg":"Starting `) || strings.Contains(line, `"level":"debug"`)
+			return !strings.Contains(line, `"level":"error"`)
 		})
 		fmt.Fprintf(&b, "== %s\n%s\n", d.Name(), strings.Join(lines[max(0, len(lines)-15):], "\n"))
 		return nil

@@ -101,7 +101,7 @@ func TestTemplate(t *testing.T) {
 			absent("ServiceMonitor"), absent("PrometheusRule"), absent("NetworkPolicy"), absent("ConfigMap"),
 			env("FEATURE_GATES", "CapacityBuffer=false,NodeOverlay=false,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=true,SpotToSpotConsolidation=false,StaticCapacity=false,TerminateFirstDrift=false,TerminateFirstRepair=false"),
 			env("LEADER_ELECTION_NAME", "karpenter-leader-election"), env("LEADER_ELECTION_NAMESPACE", "ns"), env("WEBHOOK_PORT", "8443"),
-			defaultPolicies,
+			defaultPolicies, there("CustomResourceDefinition", "nodepools.karpenter.sh"), keeps,
 			func(t *testing.T, objects []*unstructured.Unstructured) {
 				if got := as[appsv1.Deployment](t, find(objects, "Deployment", "r-dovetail")).Spec.Replicas; *got != 2 {
 					t.Errorf("%d replicas, want 2", *got)
@@ -263,6 +263,16 @@ func defaultPolicies(t *testing.T, objects []*unstructured.Unstructured) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("policies (-want +got):\n%s", diff)
+	}
+}
+
+// keeps wants definitions to outlive the release: their objects would go with them.
+func keeps(t *testing.T, objects []*unstructured.Unstructured) {
+	t.Helper()
+	for _, o := range objects {
+		if o.GetKind() == "CustomResourceDefinition" && (o.GetAnnotations()["helm.sh/resource-policy"] != "keep" || o.GetAnnotations()["dovetail.sh/revision"] == "") {
+			t.Errorf("%s has annotations %v", o.GetName(), o.GetAnnotations())
+		}
 	}
 }
 
@@ -455,7 +465,7 @@ func TestFiles(t *testing.T) {
 	}
 	for _, file := range files {
 		var want, got map[string]any
-		for path, into := range map[string]*map[string]any{file: &want, filepath.Join(chart, "crds", filepath.Base(file)): &got} {
+		for path, into := range map[string]*map[string]any{file: &want, filepath.Join(chart, map[bool]string{true: "crds", false: "karpenter-crds"}[strings.HasPrefix(filepath.Base(file), "dovetail.sh_")], filepath.Base(file)): &got} {
 			text, err := os.ReadFile(path)
 			if err == nil {
 				err = yaml.Unmarshal(text, into)

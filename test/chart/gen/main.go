@@ -162,15 +162,19 @@ func copyPolicies(dir string, shipped []*policy) error {
 	return nil
 }
 
-// copyCRDs copies the definitions with their revision as an annotation, by which the chart
-// knows whether a cluster has the same ones.
+// copyCRDs copies the definitions: those of dovetail.sh, which the chart's own objects
+// need, to where Helm looks before anything else, and Karpenter's to where templates find
+// them. Their revision is an annotation, by which the chart knows whether a cluster has the
+// same ones.
 func copyCRDs(chart string) error {
-	dir := filepath.Join(chart, "crds")
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	dirs := map[string]string{"dovetail.sh": filepath.Join(chart, "crds"), "karpenter.sh": filepath.Join(chart, "karpenter-crds")}
+	for _, dir := range dirs {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	files, err := fs.Glob(crds.FS(), "*.yaml")
 	if err != nil {
@@ -191,6 +195,7 @@ func copyCRDs(chart string) error {
 				Name string `json:"name"`
 			} `json:"metadata"`
 			Spec struct {
+				Group    string `json:"group"`
 				Versions []struct {
 					Name    string `json:"name"`
 					Storage bool   `json:"storage"`
@@ -208,12 +213,12 @@ func copyCRDs(chart string) error {
 			}
 		}
 		const where = "\n  annotations:\n"
-		if bytes.Count(text, []byte(where)) != 1 || want.Version == "" {
-			return fmt.Errorf("%s: no annotations, or no version that is stored", file)
+		if bytes.Count(text, []byte(where)) != 1 || want.Version == "" || dirs[crd.Spec.Group] == "" {
+			return fmt.Errorf("%s: no annotations, no version that is stored, or another group", file)
 		}
 		text = bytes.Replace(text, []byte(where), []byte(where+"    dovetail.sh/revision: \""+want.Revision+"\"\n"), 1)
 		all[crd.Metadata.Name] = want
-		if err := os.WriteFile(filepath.Join(dir, file), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dirs[crd.Spec.Group], file), text, 0o644); err != nil {
 			return err
 		}
 	}
