@@ -559,6 +559,10 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 	slices.Sort(m.Nodes)
 	s.trials++
 	t := s.planner.Try(m.Nodes, ceiling, quick)
+	if t.AtLeast > 0 {
+		s.note(items, SavingTooSmall, fmt.Sprintf("what would replace it costs at least $%.4f/h of $%.4f/h", t.AtLeast.Dollars(), m.Cost.Dollars()), ceiling)
+		return nil, t
+	}
 	if !t.Complete {
 		s.note(items, NoPlace, fmt.Sprintf("pod %s would have no place", t.Left), ceiling)
 		return nil, t

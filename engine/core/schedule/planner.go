@@ -243,6 +243,9 @@ type Trial struct {
 	New, Moved int
 	// Left is a pod without a place, if there is one.
 	Left snapshot.PodKey
+	// AtLeast is what new nodes for the pods that have no room would cost at least, if that is
+	// why the trial ended: more than the ceiling. Else it is 0.
+	AtLeast catalog.Price
 
 	gone []int32
 	// open is true until Undo or Apply.
@@ -272,6 +275,10 @@ func (p *Planner) Try(nodes []string, ceiling catalog.Price, quick bool) *Trial 
 	p.initial()
 	s.useExisting()
 	if ceiling > 0 && s.short() {
+		if least := p.atLeast(); least > float64(ceiling) {
+			out.AtLeast = catalog.Price(least)
+			return out
+		}
 		if !p.endless {
 			s.open = nil
 			s.refreshOpen()
@@ -305,6 +312,21 @@ func (p *Planner) Try(nodes []string, ceiling catalog.Price, quick bool) *Trial 
 		}
 	}
 	return out
+}
+
+// atLeast is what new nodes for the pods without a place cost at least; 0 if that is not known.
+func (p *Planner) atLeast() float64 {
+	s := p.s
+	if p.values == nil || len(s.supply) > 0 { // what supplies cover may cost less
+		return 0
+	}
+	sum := 0.0
+	for c, n := range s.demand {
+		if n > 0 {
+			sum += float64(n) * p.values[c]
+		}
+	}
+	return sum
 }
 
 // leave takes a node away and makes its pods pending; it returns how many.
@@ -491,6 +513,9 @@ func (p *Planner) Values() []float64 {
 	return p.values
 }
 
+// valueSteps bounds the steps for Values: the last ones gain little.
+const valueSteps = 120
+
 // values divides a lower bound of what the pods cost on new nodes among their classes.
 func (s *solver) values(count []int) []float64 {
 	out := make([]float64, len(s.classes))
@@ -499,7 +524,7 @@ func (s *solver) values(count []int) []float64 {
 		return out
 	}
 	d := relax.New(pr)
-	d.Ascend(pr, relaxSteps(pr))
+	d.Ascend(pr, min(relaxSteps(pr), valueSteps))
 	for id, i := range itemOf {
 		if i >= 0 && d.Pi[i] < unlimited {
 			out[id] = max(d.Pi[i], 0)
