@@ -218,4 +218,3 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	slices.Sort(out)
 	return out
 }
-
