@@ -170,7 +170,9 @@ func underPolicies(ctx context.Context, snap *snapshot.Snapshot, objs snapshot.O
 		Pools:    poolVerdicts(with.Pools),
 		Launch:   launchVerdict(&with.Launch),
 		Policies: effects(with.Records, nil),
-		Unscored: with.Scored().Unscored,
+	}
+	if scored := with.Scored(); scored != nil { // nobody was asked if all policies are in the shadow
+		r.Unscored = scored.Unscored
 	}
 	if len(p.Shadow) > 0 {
 		progress(fmt.Sprintf("planning under %d policies in shadow", len(p.Shadow)))

@@ -145,22 +145,29 @@ func TestRun_shadowPolicies(t *testing.T) {
 			return policy.GateAnswer{Deny: []policy.Reason{{Code: code, Msg: "closed"}}}, nil
 		}
 	}
-	out, err := Run(t.Context(), twoPods(t), Options{Catalog: twoTypes(t), Now: time.Unix(1_767_225_600, 0), Policies: Policies{
-		Enforced: []policy.Policy{ask("pools", policy.Admit, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, nil })},
-		Shadow:   []policy.Policy{ask("pools", policy.Admit, no("shut"))},
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := out.Report.Policies
-	if len(out.Report.Nodes) != 1 || p.Pools[0].Denied {
-		t.Errorf("a shadow policy has an effect: nodes %v, pools %+v", out.Report.Nodes, p.Pools)
-	}
-	if want := (map[string]int{"large/z/on-demand": -1}); cmp.Diff(want, p.Shadow.Nodes) != "" || !p.Shadow.Pools[0].Denied {
-		t.Errorf("shadow report %+v, want the pool denied and %v", p.Shadow, want)
-	}
-	if len(p.Shadow.Policies) != 1 || p.Shadow.Policies[0].Verdict != policy.VerdictDeny {
-		t.Errorf("shadow policies %+v", p.Shadow.Policies)
+	for name, enforced := range map[string][]policy.Policy{
+		"in place of one in force": {ask("pools", policy.Admit, func(policy.GateInput) (policy.GateAnswer, error) { return policy.GateAnswer{}, nil })},
+		"alone":                    nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, err := Run(t.Context(), twoPods(t), Options{Catalog: twoTypes(t), Now: time.Unix(1_767_225_600, 0), Policies: Policies{
+				Enforced: enforced,
+				Shadow:   []policy.Policy{ask("pools", policy.Admit, no("shut"))},
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := out.Report.Policies
+			if len(out.Report.Nodes) != 1 || len(p.Pools) > 0 && p.Pools[0].Denied {
+				t.Errorf("a shadow policy has an effect: nodes %v, pools %+v", out.Report.Nodes, p.Pools)
+			}
+			if want := (map[string]int{"large/z/on-demand": -1}); cmp.Diff(want, p.Shadow.Nodes) != "" || !p.Shadow.Pools[0].Denied {
+				t.Errorf("shadow report %+v, want the pool denied and %v", p.Shadow, want)
+			}
+			if len(p.Shadow.Policies) != 1 || p.Shadow.Policies[0].Verdict != policy.VerdictDeny {
+				t.Errorf("shadow policies %+v", p.Shadow.Policies)
+			}
+		})
 	}
 }
 
