@@ -100,7 +100,7 @@ func simulateCommand() *cobra.Command {
 	flags.StringVar(&f.facts, "facts", "", "file of what policies are told beside the objects: cluster, commitments, signals, history, inFlight, teamLabel")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "write the decisions of policies with their inputs to this file; policy eval --from-log replays them")
 	f.add(cmd)
-	cmd.AddCommand(scenarioCommand(), consolidateCommand())
+	cmd.AddCommand(scenarioCommand(), consolidateCommand(), removeCommand(), drainCommand())
 	return cmd
 }
 

@@ -32,6 +32,8 @@ type disrupter struct {
 	due, later time.Time
 	rotation   consolidate.Rotation
 	held       map[string]candidate.Reason
+	// failures is how often moves of a node have failed in a row.
+	failures map[string]int
 	commands   []*command
 	// shut is true if a budget kept the last loop from a move, and expecting if nodes were
 	// left alone since pods were expected on them.
@@ -40,7 +42,28 @@ type disrupter struct {
 	serial          int
 }
 
-func (d *disrupter) init() { d.held = map[string]candidate.Reason{} }
+func (d *disrupter) init() {
+	d.held, d.failures = map[string]candidate.Reason{}, map[string]int{}
+}
+
+// RetryLater is the reason of nodes whose last move failed.
+const RetryLater candidate.Code = "LastCommandFailed"
+
+// Nodes whose move failed are left alone for firstRetry, then for twice as long each time, up
+// to lastRetry.
+const firstRetry, lastRetry = 2 * time.Minute, 30 * time.Minute
+
+// failed leaves the nodes of a command alone for a while.
+func (d *disrupter) failed(w *World, c *command, why string) {
+	for _, claim := range c.claims {
+		node := w.nodeOf(claim)
+		wait := firstRetry << min(d.failures[node], 8)
+		d.failures[node]++
+		until := w.now.Add(min(wait, lastRetry))
+		d.held[node] = candidate.Reason{Code: RetryLater, Message: why, Until: until}
+		d.wakeAt(w, until)
+	}
+}
 
 // command is a move that is being carried out.
 type command struct {
@@ -140,7 +163,8 @@ func (d *disrupter) loop(w *World) {
 	for i := range r.Moves {
 		d.carryOut(w, r, i)
 	}
-	d.wake = d.wake || len(r.Moves) > 0 || !r.Complete
+	// A complete search has found all moves that there are until something changes.
+	d.wake = d.wake || !r.Complete
 	d.shut, d.expecting = false, false
 	for _, reasons := range r.Left {
 		for _, reason := range reasons {
@@ -476,6 +500,7 @@ func (d *disrupter) rollBack(w *World, c *command, why string) {
 			nodes = append(nodes, cl.Status.NodeName)
 		}
 	}
+	d.failed(w, c, why)
 	w.say(Entry{Kind: RolledBack, Object: strings.Join(nodes, ", "), Text: why})
 	for _, claim := range c.bought {
 		cl := w.claims[claim]

@@ -309,13 +309,13 @@ func (w *World) lookUp(kind, namespace, name string) (*workload, error) {
 			found = append(found, wl)
 		}
 	}
-	// A Deployment of which only ReplicaSets are known is as good.
-	if len(found) == 0 && full == "Deployment" {
-		return w.lookUp("ReplicaSet", namespace, name)
+	// A Deployment of which only the ReplicaSet is known is as good.
+	if wl := w.workloads[owner{"ReplicaSet", namespace, name}]; len(found) == 0 && full == "Deployment" && wl != nil {
+		return wl, nil
 	}
 	switch len(found) {
 	case 0:
-		return nil, fmt.Errorf("there is no workload %s %s/%s", kind, namespace, name)
+		return nil, fmt.Errorf("there is no workload %s", strings.TrimSpace(kind+" "+namespace+"/"+name))
 	case 1:
 		return found[0], nil
 	}

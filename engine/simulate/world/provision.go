@@ -132,8 +132,10 @@ func (w *World) provision() {
 		w.nominate(e.node, max(2*w.opts.BatchMax, 10*time.Second))
 	}
 	w.leave(r, snap)
-	w.changed()
-	w.rebind = true
+	if len(r.Plan.Assignments) > 0 {
+		w.changed()
+		w.rebind = true
+	}
 	w.sayBought(r, made)
 	for i := range r.Plan.NewNodes {
 		w.launch(made[r.Plan.NewNodes[i].Name])

@@ -349,3 +349,24 @@ func (w *World) PendingSeconds() float64 {
 	}
 	return w.record.PendingSeconds + open.Seconds()
 }
+
+// Heir is the pod that has followed one that was evicted, and itself if it was not; ok is
+// false if nothing followed it.
+func (w *World) Heir(key snapshot.PodKey) (heir snapshot.PodKey, ok bool) {
+	for {
+		next, more := w.record.heirs[key]
+		if !more {
+			break
+		}
+		key = next
+	}
+	return key, w.pod(key) != nil
+}
+
+// Cost is what all machines cost per hour now.
+func (w *World) Cost() catalog.Price {
+	if n := len(w.record.Points); n > 0 {
+		return w.record.Points[n-1].Cost
+	}
+	return 0
+}
