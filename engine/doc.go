@@ -23,7 +23,7 @@
 //	          what users write, metrics measures it all
 //	webhook   what the API server asks before it stores a NodePool or NodePolicy
 //	observe   metrics and events
-//	simulate  plans without a cluster
+//	simulate  plans without a cluster, and clusters in virtual time
 //
 // # Import rules
 //

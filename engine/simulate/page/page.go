@@ -215,7 +215,7 @@ func (v *view) moves(r *replay.Report) {
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(saved)) {
-		v.CausesOfMoves = append(v.CausesOfMoves, pair{reason, fmt.Sprintf("%d decisions, which took %s an hour off the bill when they were made", number[reason], dollars(saved[reason]))})
+		v.CausesOfMoves = append(v.CausesOfMoves, pair{reason, fmt.Sprintf("%s, which took %s an hour off the bill when made", plural(number[reason], "decision"), dollars(saved[reason]))})
 	}
 	slices.SortStableFunc(list, func(a, b *world.Entry) int { return cmp.Compare(a.Delta, b.Delta) })
 	for i, e := range list {
@@ -273,6 +273,13 @@ func seconds(s float64) string {
 	return fmt.Sprintf("%.1f h", s/3600)
 }
 
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
 // dollars is money with as many decimals as say something.
 func dollars(f float64) string {
 	sign := ""
@@ -281,7 +288,7 @@ func dollars(f float64) string {
 	}
 	digits := 2
 	switch {
-	case f >= 1000:
+	case f == 0, f >= 1000:
 		digits = 0
 	case f < 1:
 		digits = 4
