@@ -156,7 +156,6 @@ func (f *simulateFlags) replayInput(cmd *cobra.Command, args []string, opts simu
 
 // settings are what is replayed: what the flags say, and what is to be compared with it.
 func (f *simulateFlags) settings(ctx context.Context) ([]replay.Setting, func() error, error) {
-	closeLog := func() error { return nil }
 	base := replay.Setting{Consolidation: f.consolidation}
 	if f.after > 0 {
 		base.After = &f.after

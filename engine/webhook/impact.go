@@ -182,7 +182,7 @@ func (h *hypothesis) drifts(c *karpv1.NodeClaim) bool {
 // before.
 func (h *hypothesis) orphans(c *karpv1.NodeClaim) bool {
 	lost := func(np *karpv1.NodePool, sold *catalog.Catalog) bool {
-		unmet, known := candidate.Unmet(np, c)
+		known, unmet := candidate.Unmet(np, c)
 		return known && unmet != nil || sold.Len() > 0 && candidate.Unsold(sold, c.Labels) != ""
 	}
 	return lost(h.np, h.sold) && (h.old == nil || !lost(h.old, h.soldBefore))

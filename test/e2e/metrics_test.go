@@ -51,8 +51,8 @@ func TestMetrics(t *testing.T) {
 	s.pod("web", cpu("1500m"))
 	s.run(1)
 	c := s.onlyClaim()
-	of := fmt.Sprintf(`nodepool="%s"`, p.Name)
-	node := fmt.Sprintf(`node_name="%s"`, c.Name)
+	of := fmt.Sprintf("nodepool=%q", p.Name)
+	node := fmt.Sprintf("node_name=%q", c.Name)
 	s.shows(
 		`karpenter_nodes_allocatable\{.*capacity_type="on-demand".*instance_type=".+".*`+node+`.*`+of+`.*resource_type="cpu".*zone="us-east-1.".*\} [1-9]`,
 		`karpenter_nodes_total_pod_requests\{.*`+node+`.*resource_type="cpu".*\} 1\.5`,

@@ -50,7 +50,7 @@ func (c *Controllers) judge(ctx context.Context, np *karpv1.NodePool, claim *kar
 		return v
 	}
 	v.open[NodePoolDrifted] = !known
-	unmet, known := candidate.Unmet(np, claim)
+	known, unmet := candidate.Unmet(np, claim)
 	if unmet != nil {
 		v.reason, v.message = RequirementsDrifted, "spec.template.spec.requirements: "+unmet.Error()
 		return v

@@ -29,7 +29,7 @@ func Drift(pool *karpv1.NodePool, claim *karpv1.NodeClaim, sold *catalog.Catalog
 	if same, known := SameTemplate(pool, claim); known && !same {
 		return NodePoolDrifted
 	}
-	if unmet, known := Unmet(pool, claim); known && unmet != nil {
+	if known, unmet := Unmet(pool, claim); known && unmet != nil {
 		return RequirementsDrifted
 	}
 	if sold.Len() > 0 && now.Sub(claim.CreationTimestamp.Time) >= ListedFor && Unsold(sold, claim.Labels) != "" {
@@ -52,10 +52,10 @@ func SameTemplate(pool *karpv1.NodePool, claim *karpv1.NodeClaim) (same, known b
 // meet all. It is not known if the requirements cannot be read. A label that a claim does
 // not have counts as missing, unless the claim itself left its value open: a successor would
 // do the same, and be drifted too.
-func Unmet(pool *karpv1.NodePool, claim *karpv1.NodeClaim) (unmet error, known bool) {
+func Unmet(pool *karpv1.NodePool, claim *karpv1.NodeClaim) (known bool, unmet error) {
 	want, err := requirements.FromEntries(entries(pool.Spec.Template.Spec.Requirements))
 	if err != nil {
-		return nil, false
+		return false, nil //nolint:nilerr // nodepool validation tells of requirements that cannot be read
 	}
 	have := requirements.FromLabels(claim.Labels)
 	// What cannot be read of the claim's own says nothing.
@@ -65,7 +65,7 @@ func Unmet(pool *karpv1.NodePool, claim *karpv1.NodeClaim) (unmet error, known b
 			have[key] = r
 		}
 	}
-	return have.Compatible(want, nil), true
+	return true, have.Compatible(want, nil)
 }
 
 func entries(list []karpv1.Requirement) []requirements.Entry {

@@ -55,7 +55,7 @@ type item struct {
 }
 
 // ratio is the most that disrupting the node can save for each unit of disruption.
-func (i *item) ratio() float64 { return i.waste / i.Candidate.Cost }
+func (it *item) ratio() float64 { return it.waste / it.Candidate.Cost }
 
 // poolSum is what the score of a Balanced NodePool is relative to.
 type poolSum struct {

@@ -45,7 +45,6 @@ type Planner struct {
 type cleanState struct {
 	nodes     []node
 	groups    []group
-	demand    []int
 	supply    map[string]int
 	remaining [][]float64
 	exclusive map[string]bool

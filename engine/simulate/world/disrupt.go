@@ -34,7 +34,7 @@ type disrupter struct {
 	held       map[string]candidate.Reason
 	// failures is how often moves of a node have failed in a row.
 	failures map[string]int
-	commands   []*command
+	commands []*command
 	// shut is true if a budget kept the last loop from a move, and expecting if nodes were
 	// left alone since pods were expected on them.
 	shut, expecting bool
