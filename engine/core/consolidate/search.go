@@ -152,7 +152,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		}
 		worth := 0.0
 		for _, p := range n.Pods {
-			if pod := &snap.Pods[p]; !pod.Daemon && !pod.Terminating {
+			if pod := &snap.Pods[p]; pod.Moves() {
 				worth += values[pod.Class]
 			}
 		}

@@ -69,7 +69,7 @@ func NewPlanner(ctx context.Context, snap *snapshot.Snapshot, nodes PlannerNodes
 	for _, n := range snap.Nodes {
 		if nodes.Leave[n.Name] {
 			for _, i := range n.Pods {
-				if moves(&snap.Pods[i]) {
+				if snap.Pods[i].Moves() {
 					pods = append(pods, i)
 				}
 			}
@@ -116,9 +116,6 @@ func NewPlanner(ctx context.Context, snap *snapshot.Snapshot, nodes PlannerNodes
 	p.save(nil)
 	return p, ctx.Err()
 }
-
-// moves reports whether a pod needs another node when its own goes.
-func moves(p *snapshot.Pod) bool { return !p.Daemon && !p.Terminating }
 
 // Rank makes nodes with a smaller rank, by name, take pods first; of equal ones, and before
 // the first call of all, the fullest does. A missing rank is 0.
@@ -345,7 +342,7 @@ func (p *Planner) leave(n *node) int {
 	for _, i := range n.existing.Pods {
 		pod := &s.snap.Pods[i]
 		s.countBound(n, pod, -1)
-		if moves(pod) {
+		if pod.Moves() {
 			s.pending[pod.Class] = append(s.pending[pod.Class], i)
 			s.demand[pod.Class]++
 			moved++
@@ -503,7 +500,7 @@ func (p *Planner) Values() []float64 {
 			continue
 		}
 		for _, pod := range n.existing.Pods {
-			if moves(&s.snap.Pods[pod]) {
+			if s.snap.Pods[pod].Moves() {
 				count[s.snap.Pods[pod].Class]++
 			}
 		}

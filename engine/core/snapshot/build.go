@@ -153,7 +153,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			node = nodes[p.Spec.NodeName]
 			if node == nil && leaving[p.Spec.NodeName] {
 				// The pod will need room elsewhere, unless something forbids moving it.
-				pending = !daemon && (p.DeletionTimestamp == nil || info.returns) && !b.protected(p) && !pdbs.block(p)
+				pending = !daemon && !info.disposable && (p.DeletionTimestamp == nil || info.returns) && !b.protected(p) && !pdbs.block(p)
 			}
 			if node == nil && !pending {
 				if !leaving[p.Spec.NodeName] {
@@ -194,7 +194,7 @@ func (b *builder) addPods(nodes map[string]*Node, leaving map[string]bool) {
 			class = b.classer.opaque(p)
 		}
 		i := int32(len(b.snap.Pods))
-		b.snap.Pods = append(b.snap.Pods, Pod{Key: key, Class: class, Daemon: daemon, Terminating: p.DeletionTimestamp != nil && !pending})
+		b.snap.Pods = append(b.snap.Pods, Pod{Key: key, Class: class, Daemon: daemon, Terminating: p.DeletionTimestamp != nil && !pending, Disposable: info.disposable})
 		if pending {
 			b.snap.Pending = append(b.snap.Pending, i)
 			continue

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	karpv1alpha1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1alpha1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -49,10 +50,11 @@ type podInfo struct {
 	labelKeys                         []string
 	daemonSet                         string
 	terminal, daemon, claims, returns bool
+	disposable                        bool
 }
 
 func infoOf(p *corev1.Pod) podInfo {
-	in := podInfo{terminal: isTerminal(p), daemon: isNodeBound(p), returns: returns(p)}
+	in := podInfo{terminal: isTerminal(p), daemon: isNodeBound(p), returns: returns(p), disposable: p.Annotations[v1alpha1.DisposableAnnotation] == "true"}
 	for i := range p.OwnerReferences {
 		if o := &p.OwnerReferences[i]; o.Kind == "DaemonSet" {
 			in.daemonSet = o.Name

@@ -53,7 +53,12 @@ type Pod struct {
 	Daemon bool
 	// Terminating pods still use room but no longer count in spread constraints.
 	Terminating bool
+	// Disposable pods may be killed at any time: no room is looked for elsewhere.
+	Disposable bool
 }
+
+// Moves reports whether a pod needs another node when its own goes.
+func (p *Pod) Moves() bool { return !p.Daemon && !p.Terminating && !p.Disposable }
 
 // Class is what a scheduler sees of a pod.
 type Class struct {
@@ -242,7 +247,7 @@ func (s *Snapshot) Fork(without map[string]bool) *Snapshot {
 		}
 		freed[n.Pool] = true
 		for _, p := range n.Pods {
-			if !s.Pods[p].Daemon && !s.Pods[p].Terminating {
+			if s.Pods[p].Moves() {
 				f.Pending = append(f.Pending, p)
 			}
 		}

@@ -161,9 +161,9 @@ func Solve(p *Problem, opts Options) Result {
 	res.Left = left
 	if s.total(nodes) > res.Bound*(1+nearBound) {
 		nodes = s.improve(nodes, opts.Improve)
-		if opts.Improve > 0 {
-			nodes = s.dissolve(nodes)
-		}
+	}
+	if opts.Improve > 0 { // of what costs the same, fewer nodes are better
+		nodes = s.dissolve(nodes)
 	}
 	res.Nodes = nodes
 	return res
