@@ -18,7 +18,8 @@ import (
 type Pod struct {
 	Key snapshot.PodKey
 	// Nominated is the node that it is expected on, which is tried first; empty if there is
-	// none. The snapshot counts the pod on that node already.
+	// none. The snapshot counts the pod on that node already. As for kube-scheduler, it takes
+	// room there, but is not there yet for the rules of other pods.
 	Nominated string
 	// Since orders pods of one priority.
 	Since int64
@@ -55,6 +56,11 @@ func Bind(snap *snapshot.Snapshot, waiting []Pod) []Binding {
 		return cmp.Or(-cmp.Compare(x.class.Priority, y.class.Priority), cmp.Compare(x.Since, y.Since),
 			cmp.Compare(x.Key.Namespace, y.Key.Namespace), cmp.Compare(x.Key.Name, y.Key.Name))
 	})
+	for _, t := range queue {
+		if from := b.byName[t.Nominated]; from != nil {
+			from.classes[snap.Pods[t.index].Class]--
+		}
+	}
 	var out []Binding
 	// A class that found no node finds none until another pod changes what its rules count.
 	failed := map[int32]int{}
@@ -135,13 +141,13 @@ func newBoard(snap *snapshot.Snapshot) *board {
 	return b
 }
 
-// place finds a node for a pod of class and puts it there. from is the node it is counted on
-// already; nil if there is none.
+// place finds a node for a pod of class and puts it there. from is the node on which room is
+// kept for it; nil if there is none.
 func (b *board) place(class *snapshot.Class, id int32, from *machine) *machine {
 	if from != nil {
-		b.move(from, class, id, -1)
+		from.take(class, -1)
 		if from.open && b.fits(class, id, from) {
-			b.move(from, class, id, 1)
+			b.put(from, class, id)
 			return from
 		}
 	}
@@ -154,19 +160,25 @@ func (b *board) place(class *snapshot.Class, id int32, from *machine) *machine {
 	best := b.best(class, id, fit)
 	switch {
 	case best != nil:
-		b.move(best, class, id, 1)
+		b.put(best, class, id)
 	case from != nil:
-		b.move(from, class, id, 1) // it goes on waiting for that node
+		from.take(class, 1) // it goes on waiting for that node
 	}
 	return best
 }
 
-// move adds a pod of a class to a node, or takes it away if by is -1.
-func (b *board) move(m *machine, class *snapshot.Class, id int32, by int) {
+// put adds a pod of a class to a node.
+func (b *board) put(m *machine, class *snapshot.Class, id int32) {
+	m.take(class, 1)
+	m.classes[id]++
+	b.note(m, class)
+}
+
+// take takes the room and ports of a pod, or gives them back if by is -1.
+func (m *machine) take(class *snapshot.Class, by int) {
 	for name, v := range class.Requests {
 		m.free[name] -= int64(by) * v
 	}
-	m.classes[id] += by
 	if by > 0 {
 		m.ports = append(m.ports, class.Ports...)
 	} else {
@@ -179,5 +191,4 @@ func (b *board) move(m *machine, class *snapshot.Class, id int32, by int) {
 	if len(class.Volumes) > 0 {
 		m.attached = nil
 	}
-	b.note(m, class, by)
 }

@@ -224,30 +224,30 @@ func (b *board) isNear(class *snapshot.Class, m *machine) bool {
 	return met || first
 }
 
-// note keeps counts in step with a pod of class that comes to m, or leaves it if by is -1.
-func (b *board) note(m *machine, class *snapshot.Class, by int) {
+// note keeps counts in step with a pod of class that comes to m.
+func (b *board) note(m *machine, class *snapshot.Class) {
 	for c, have := range b.counts {
 		if selects(class, c.selector) {
 			if value, has := m.node.Labels[c.key]; has {
-				have[value] += by
+				have[value]++
 			}
 		}
 	}
 	for _, s := range class.Matches {
 		if _, ok := b.totals[s]; ok {
-			b.totals[s] += by
+			b.totals[s]++
 		}
 	}
 	for c, have := range b.owners {
 		for _, t := range class.Apart {
 			if value, ok := m.node.Labels[c.key]; ok && t.Selector == c.selector && t.Key == c.key {
-				have[value] += by
+				have[value]++
 			}
 		}
 	}
 	for _, st := range b.spread {
 		if selects(class, st.selector) && st.eligible[m] {
-			st.counts[m.node.Labels[st.key]] += by
+			st.counts[m.node.Labels[st.key]]++
 		}
 	}
 }
