@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/fleet"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 )
 
@@ -50,6 +52,8 @@ type entry struct {
 	pod  client.ObjectKey
 	uid  types.UID
 	node *corev1.Node
+	// part is how much of its node the pod takes: large ones go first.
+	part float64
 	// reason is why; end is when the pod must be gone, zero is never.
 	reason   string
 	end      time.Time
@@ -94,7 +98,7 @@ func (q *queue) add(x *exit, groups [4][]*corev1.Pod) {
 func (q *queue) put(x *exit, p *corev1.Pod, reason string) {
 	e := q.entries[p.UID]
 	if e == nil {
-		e = &entry{pod: client.ObjectKeyFromObject(p), uid: p.UID, next: x.now}
+		e = &entry{pod: client.ObjectKeyFromObject(p), uid: p.UID, next: x.now, part: candidate.Part(p, x.node)}
 		q.entries[p.UID] = e
 	}
 	e.node, e.reason = x.node, reason
@@ -198,6 +202,9 @@ func (q *queue) due() (list []*entry, wait time.Duration) {
 			list = append(list, e)
 		}
 	}
+	slices.SortFunc(list, func(a, b *entry) int {
+		return cmp.Or(-cmp.Compare(a.part, b.part), strings.Compare(a.pod.String(), b.pod.String()))
+	})
 	return list, wait
 }
 

@@ -54,6 +54,8 @@ type Candidate struct {
 	// Rounds is in how many turns PodDisruptionBudgets let the pods go at the least: 1 if
 	// all may go at once. A drain takes that many times what a pod needs to become ready.
 	Rounds int
+	// Late are those of Pods that may have to wait for others to be ready elsewhere.
+	Late []snapshot.PodKey
 	// Drifted says why the claim is no longer what its pool asks for; "" if it is. Since is
 	// when that began.
 	Drifted      string

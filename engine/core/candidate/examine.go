@@ -364,9 +364,10 @@ func (e *examiner) addPods(s *subject, c *Candidate) {
 		}
 		if n := t.rounds(); n > 1 {
 			c.Rounds = max(c.Rounds, n)
+			c.Late = append(c.Late, t.pods...)
 			c.Warnings = append(c.Warnings, Reason{
 				Code: DrainInRounds, Object: "poddisruptionbudget " + t.Namespace + "/" + t.Name,
-				Message: fmt.Sprintf("%d of its pods are here and %d may go at a time: a drain takes %d rounds", t.pods, t.Status.DisruptionsAllowed, n),
+				Message: fmt.Sprintf("%d of its pods are here and %d may go at a time: a drain takes %d rounds", len(t.pods), t.Status.DisruptionsAllowed, n),
 			})
 		}
 	}
@@ -422,9 +423,9 @@ func (e *examiner) addPod(c *Candidate, key snapshot.PodKey, p *corev1.Pod, daem
 	i := slices.IndexFunc(e.tallies, func(t tally) bool { return t.guard == g })
 	if i < 0 {
 		i = len(e.tallies)
-		e.tallies = append(e.tallies, tally{guard: g, first: key})
+		e.tallies = append(e.tallies, tally{guard: g})
 	}
-	e.tallies[i].pods++
+	e.tallies[i].pods = append(e.tallies[i].pods, key)
 }
 
 // reservation is the ID of the reservation that a node was bought from. A provider may have

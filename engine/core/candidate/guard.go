@@ -102,9 +102,8 @@ func (g *guard) never() bool {
 // tally is what a guard means for the pods of one node.
 type tally struct {
 	*guard
-	// pods are those that count against it, first of them by name.
-	pods  int
-	first snapshot.PodKey
+	// pods are those that count against it, in order.
+	pods []snapshot.PodKey
 }
 
 func (t *tally) blocked() bool { return t.Status.DisruptionsAllowed <= 0 }
@@ -112,7 +111,7 @@ func (t *tally) blocked() bool { return t.Status.DisruptionsAllowed <= 0 }
 // rounds is in how many turns the pods can go at the least.
 func (t *tally) rounds() int {
 	allowed := int(t.Status.DisruptionsAllowed)
-	return (t.pods + allowed - 1) / allowed
+	return (len(t.pods) + allowed - 1) / allowed
 }
 
 func (t *tally) reason() Reason {
@@ -120,9 +119,9 @@ func (t *tally) reason() Reason {
 }
 
 func (t *tally) message() string {
-	who := "pod " + t.first.Name
-	if t.pods > 1 {
-		who = fmt.Sprintf("pod %s and %d more", t.first.Name, t.pods-1)
+	who := "pod " + t.pods[0].Name
+	if len(t.pods) > 1 {
+		who = fmt.Sprintf("pod %s and %d more", t.pods[0].Name, len(t.pods)-1)
 	}
 	if t.never() {
 		return fmt.Sprintf("it never allows evicting %s", who)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 )
 
@@ -96,4 +97,17 @@ func EvictionCost(p *corev1.Pod, deletionCost bool) float64 {
 		cost += float64(*p.Spec.Priority) / priorityUnit
 	}
 	return min(max(cost, -maxCost), maxCost)
+}
+
+// Part is the largest part that a pod takes of any resource of its node. Drains evict pods of a
+// large part first: they are the hardest to find a place for, and what is small fits into the
+// gaps that they leave.
+func Part(p *corev1.Pod, node *corev1.Node) float64 {
+	part := 0.0
+	for name, v := range resources.PodRequests(p) {
+		if all := node.Status.Allocatable[name]; !all.IsZero() && name != corev1.ResourcePods {
+			part = max(part, float64(v)/float64(resources.Amount(name, all)))
+		}
+	}
+	return part
 }

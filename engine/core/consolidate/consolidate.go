@@ -147,6 +147,10 @@ type Rotation struct {
 	// before them.
 	denied map[string]bool
 	prices bands
+	// fragile are nodes whose moves were not robust when a search found nothing, and state is
+	// the state of nodes and pods then: while that lasts, other prices do not make them so.
+	fragile map[string]bool
+	state   uint64
 }
 
 // Codes of reasons that nodes are left for, beside those of package candidate.

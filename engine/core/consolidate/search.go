@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ type search struct {
 	opts    Options
 	prices  prices
 	planner *schedule.Planner
+	// scattered has the same moves as planner, with the pods where kube-scheduler puts them.
+	scattered *schedule.Planner
+	nodes     schedule.PlannerNodes
 	// all are the candidates by name, byName indexes them.
 	all    []*item
 	byName map[string]*item
@@ -34,6 +38,9 @@ type search struct {
 
 	moves  []Move
 	trials int
+	// fragile are nodes whose moves were not robust, and state is that of nodes and pods.
+	fragile map[string]bool
+	state   uint64
 	// covered is, by the size of a group, for how many seeds more that size is left out because
 	// a group of mostly the same nodes was no use.
 	covered map[int]int
@@ -103,7 +110,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 	}
 	s := &search{
 		ctx: ctx, snap: snap, opts: opts.withDefaults(), prices: priceList(snap, opts.Solve.Costs),
-		byName: map[string]*item{}, covered: map[int]int{}, pools: map[string]*poolSum{}, allowances: map[string]map[karpv1.DisruptionReason]*candidate.Allowance{},
+		byName: map[string]*item{}, covered: map[int]int{}, fragile: map[string]bool{}, pools: map[string]*poolSum{}, allowances: map[string]map[karpv1.DisruptionReason]*candidate.Allowance{},
 	}
 	for i := range s.opts.Allowances {
 		a := s.opts.Allowances[i]
@@ -113,11 +120,14 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		s.allowances[a.Pool][a.Reason] = &a
 	}
 	s.opts.Rotation.prices.observe(snap)
+	if s.state = stateOf(snap); s.opts.Rotation.state != s.state {
+		s.opts.Rotation.fragile, s.opts.Rotation.state = nil, s.state
+	}
 	here := map[string]bool{}
 	for _, n := range snap.Nodes {
 		here[n.Name] = true
 	}
-	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}}
+	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}, Late: map[snapshot.PodKey]bool{}}
 	for i := range s.opts.Candidates {
 		it := &item{Candidate: &s.opts.Candidates[i]}
 		if !here[it.Node] {
@@ -130,6 +140,9 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		if !it.Destination && it.Claim != "" {
 			nodes.Closed[it.Node] = true
 		}
+		for _, p := range it.Late {
+			nodes.Late[p] = true
+		}
 		if s.eligible(it, karpv1.DisruptionReasonUnderutilized) || s.eligible(it, karpv1.DisruptionReasonEmpty) || s.drifted(it) {
 			nodes.Leave[it.Node] = true
 		}
@@ -139,6 +152,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		return s, ctx.Err()
 	}
 	var err error
+	s.nodes = nodes
 	if s.planner, err = schedule.NewPlanner(ctx, snap, nodes, s.opts.Solve); err != nil {
 		return nil, err
 	}
@@ -489,14 +503,14 @@ func (s *search) closed(it *item, reason karpv1.DisruptionReason) {
 
 // try examines a set of nodes and makes it a move if it is worth it and approved of.
 func (s *search) try(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (bool, error) {
-	m, t := s.examine(items, reason, ceiling, false)
+	m, t, scattered, err := s.robust(items, reason, ceiling)
 	if m == nil {
-		s.planner.Undo(t)
-		return false, nil
+		return false, err
 	}
 	if s.opts.Approve != nil {
 		v, err := s.opts.Approve(s.ctx, m)
 		if err != nil || len(v.Deny)+len(v.Keep) > 0 {
+			s.scattered.Undo(scattered)
 			s.planner.Undo(t)
 			return false, cmp.Or(err, s.shrink(items, reason, ceiling, v))
 		}
@@ -507,12 +521,72 @@ func (s *search) try(items []*item, reason karpv1.DisruptionReason, ceiling cata
 		}
 	}
 	s.planner.Apply(t)
+	s.scattered.Apply(scattered)
 	for _, it := range items {
 		it.gone = true
 	}
 	s.spend(items)
 	s.moves = append(s.moves, *m)
 	return true, nil
+}
+
+// robust examines a set of nodes, and whether all pods find a place however kube-scheduler
+// spreads them. The trials are open if the move is not nil.
+func (s *search) robust(items []*item, reason karpv1.DisruptionReason, ceiling catalog.Price) (*Move, *schedule.Trial, *schedule.Trial, error) {
+	m, t := s.examine(items, reason, ceiling, false)
+	if m == nil {
+		s.planner.Undo(t)
+		return nil, nil, nil, nil
+	}
+	fragile := func(it *item) bool { return s.opts.Rotation.fragile[it.Node] }
+	if reason == karpv1.DisruptionReasonUnderutilized && slices.ContainsFunc(items, fragile) {
+		s.planner.Undo(t)
+		s.note(items, NoPlace, "some of its pods would have no place once kube-scheduler has spread the others", ceiling)
+		return nil, nil, nil, nil
+	}
+	scattered, err := s.scatter(t)
+	if err != nil {
+		s.planner.Undo(t)
+		return nil, nil, nil, err
+	}
+	if scattered.Complete || reason != karpv1.DisruptionReasonUnderutilized { // what has to go goes all the same
+		return m, t, scattered, nil
+	}
+	s.scattered.Undo(scattered)
+	s.planner.Undo(t)
+	s.note(items, NoPlace, fmt.Sprintf("pod %s would have no place once kube-scheduler has spread the others", scattered.Left), ceiling)
+	for _, it := range items {
+		s.fragile[it.Node] = true
+	}
+	return nil, nil, nil, nil
+}
+
+// stateOf tells states of nodes and pods apart.
+func stateOf(snap *snapshot.Snapshot) uint64 {
+	h := fnv.New64a()
+	write := func(text string) { _, _ = h.Write(append([]byte(text), 0)) }
+	for _, n := range snap.Nodes {
+		write(n.Name)
+		for _, i := range n.Pods {
+			write(snap.Pods[i].Key.String())
+		}
+	}
+	for _, i := range snap.Pending {
+		write(snap.Pods[i].Key.String())
+	}
+	return h.Sum64()
+}
+
+// scatter tries an open trial as it may come out: kube-scheduler knows nothing of the plan, and
+// spreads the pods of this move and those before it over all nodes.
+func (s *search) scatter(t *schedule.Trial) (*schedule.Trial, error) {
+	if s.scattered == nil {
+		var err error
+		if s.scattered, err = schedule.NewPlanner(s.ctx, s.snap, s.nodes, s.opts.Solve); err != nil {
+			return nil, err
+		}
+	}
+	return s.scattered.Scatter(s.planner, t), nil
 }
 
 // shrink asks again without the nodes that must stay, and notes why they do.
@@ -697,6 +771,9 @@ func sortedKeys[V any](m map[string]V) []string {
 func (s *search) result() Result {
 	if !s.unseen {
 		s.opts.Rotation.denied = nil
+		if len(s.moves) == 0 && s.opts.Rotation.fragile == nil {
+			s.opts.Rotation.fragile = s.fragile
+		}
 	}
 	r := Result{Moves: s.moves, Left: make(map[string][]candidate.Reason, len(s.opts.Candidates)), Trials: s.trials, Complete: !s.unseen}
 	for i := range s.opts.Candidates {

@@ -37,6 +37,11 @@ type Planner struct {
 	worth map[string][]int32
 	// values are what one pod of each class costs at least.
 	values []float64
+	late   map[snapshot.PodKey]bool
+	// guests are the pods, by node, that trials before have put there.
+	guests map[int32][]int32
+	// places are the nodes, by name, that pods are tried on first.
+	places map[snapshot.PodKey]string
 
 	clean cleanState
 }
@@ -58,6 +63,8 @@ type PlannerNodes struct {
 	Leave map[string]bool
 	// Closed are nodes, by name, that take no pod that moves.
 	Closed map[string]bool
+	// Late are pods that a drain may evict only when the others have gone.
+	Late map[snapshot.PodKey]bool
 }
 
 // NewPlanner compiles snap. It returns the error of [Options.Validate] or ctx.Err().
@@ -75,7 +82,7 @@ func NewPlanner(ctx context.Context, snap *snapshot.Snapshot, nodes PlannerNodes
 			}
 		}
 	}
-	p := &Planner{worth: map[string][]int32{}, indexOf: make(map[string]int32, len(snap.Nodes))}
+	p := &Planner{late: nodes.Late, worth: map[string][]int32{}, indexOf: make(map[string]int32, len(snap.Nodes))}
 	s := compile(ctx, snap, opts.withDefaults(), pods)
 	p.s = s
 	if len(snap.Pending) > 0 {
@@ -269,6 +276,7 @@ func (p *Planner) Try(nodes []string, ceiling catalog.Price, quick bool) *Trial 
 		out.Moved += p.leave(s.nodes[i])
 	}
 	p.initial()
+	p.usePlaces()
 	s.useExisting()
 	if ceiling > 0 && s.short() {
 		if least := p.atLeast(); least > float64(ceiling) {
@@ -310,6 +318,32 @@ func (p *Planner) Try(nodes []string, ceiling catalog.Price, quick bool) *Trial 
 	return out
 }
 
+// Prefer makes trials put pods on the nodes that are named for them, as far as these take them,
+// before they look for a place for the others: so a plan that was made can be found again. nil
+// prefers nothing.
+func (p *Planner) Prefer(places map[snapshot.PodKey]string) { p.places = places }
+
+// usePlaces puts pods on the nodes that are preferred for them.
+func (p *Planner) usePlaces() {
+	if len(p.places) == 0 {
+		return
+	}
+	s := p.s
+	for _, c := range s.order() {
+		pods, later := s.pending[c.id], s.pending[c.id][:0:0]
+		for _, i := range pods {
+			at, ok := p.indexOf[p.places[s.snap.Pods[i].Key]]
+			if n := s.nodes[at]; !ok || p.closed[at] || n.dropped || !s.accepts(c.profile, n) || s.admits(c, n) == 0 {
+				later = append(later, i)
+				continue
+			}
+			s.put(c, s.nodes[at], 1, false)
+		}
+		// Pods of a class get their places in this order.
+		s.pending[c.id] = append(slices.DeleteFunc(slices.Clone(pods), func(i int32) bool { return slices.Contains(later, i) }), later...)
+	}
+}
+
 // atLeast is what new nodes for the pods without a place cost at least; 0 if that is not known.
 func (p *Planner) atLeast() float64 {
 	s := p.s
@@ -339,7 +373,7 @@ func (p *Planner) leave(n *node) int {
 		built[i], g.built = g.built, false
 	}
 	s.eachMissing(n, -1)
-	for _, i := range n.existing.Pods {
+	for _, i := range slices.Concat(n.existing.Pods, p.guests[n.index]) {
 		pod := &s.snap.Pods[i]
 		s.countBound(n, pod, -1)
 		if pod.Moves() {
@@ -399,6 +433,7 @@ func (p *Planner) Apply(t *Trial) {
 	}
 	t.open = false
 	s := p.s
+	p.receive(t)
 	touched := slices.Clone(t.gone)
 	for _, pl := range s.placed {
 		if int(pl.node) < s.existing && !slices.Contains(touched, pl.node) {
@@ -418,6 +453,23 @@ func (p *Planner) Apply(t *Trial) {
 	}
 	p.forgetDemand()
 	p.save(touched)
+}
+
+// receive notes where the pods of a trial are.
+func (p *Planner) receive(t *Trial) {
+	s := p.s
+	if p.guests == nil {
+		p.guests = map[int32][]int32{}
+	}
+	for _, i := range t.gone {
+		delete(p.guests, i)
+	}
+	next := make([]int, len(s.pending))
+	for _, pl := range s.placed {
+		from := next[pl.class]
+		next[pl.class] += int(pl.n)
+		p.guests[pl.node] = append(p.guests[pl.node], s.pending[pl.class][from:next[pl.class]]...)
+	}
 }
 
 // Destinations are the existing nodes, by name, that take pods in a trial.

@@ -12,7 +12,7 @@ import (
 // countBudgets brings the status of PodDisruptionBudgets up to date, as their controller does.
 // Within one instant they are counted once: evictions take from them themselves.
 func (w *World) countBudgets() {
-	if len(w.rest.PodDisruptionBudgets) == 0 || w.budgets == w.version || w.budgetsAt.Equal(w.now) && w.budgets >= 0 {
+	if !w.budgetsStale() {
 		return
 	}
 	w.budgets, w.budgetsAt = w.version, w.now
@@ -74,4 +74,9 @@ func desiredHealthy(s *policyv1.PodDisruptionBudgetSpec, total int) int {
 		return max(total-n, 0)
 	}
 	return total
+}
+
+// budgetsStale reports whether PodDisruptionBudgets have to be counted.
+func (w *World) budgetsStale() bool {
+	return len(w.rest.PodDisruptionBudgets) > 0 && w.budgets != w.version && (w.budgets < 0 || !w.budgetsAt.Equal(w.now))
 }

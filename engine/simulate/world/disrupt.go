@@ -73,8 +73,10 @@ type command struct {
 	// are not ready yet.
 	claims, bought []string
 	waits          map[string]bool
-	// destinations are nodes that are to take pods of it.
+	// destinations are nodes that are to take pods of it, and places are where each is to go:
+	// a node, or a claim whose node is not there yet.
 	destinations map[string]bool
+	places       map[snapshot.PodKey]string
 	// ready is when its replacements were there.
 	ready         time.Time
 	cost, newCost catalog.Price
@@ -328,16 +330,20 @@ func (d *disrupter) carryOut(w *World, r *gate.Disruption, i int) {
 		}
 	}
 	pools := w.pools()
+	made := map[string]string{}
 	for j := range m.Plan.NewNodes {
 		n := &m.Plan.NewNodes[j]
 		allowed, offers := r.Allowed(i, n)
 		claim := w.claim(pools[n.Pool], n, allowed, offers)
+		made[n.Name] = claim.Name
 		c.bought = append(c.bought, claim.Name)
 		c.waits[claim.Name] = true
 	}
-	c.destinations = map[string]bool{}
+	c.destinations, c.places = map[string]bool{}, map[snapshot.PodKey]string{}
 	for _, a := range m.Plan.Assignments {
-		if !a.New {
+		if c.places[a.Pod] = a.Node; a.New {
+			c.places[a.Pod] = made[a.Node]
+		} else {
 			c.destinations[a.Node] = true
 		}
 	}
@@ -424,7 +430,7 @@ func (d *disrupter) check(w *World, c *command) {
 		c.ready = w.now
 	}
 	snap, objs := w.snapshot()
-	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}}
+	nodes := schedule.PlannerNodes{Leave: map[string]bool{}, Closed: map[string]bool{}, Late: map[snapshot.PodKey]bool{}}
 	var leave []string
 	for _, claim := range c.claims {
 		if n := w.nodeOf(claim); slices.ContainsFunc(snap.Nodes, func(s *snapshot.Node) bool { return s.Name == n }) {
@@ -440,6 +446,9 @@ func (d *disrupter) check(w *World, c *command) {
 	for _, cand := range candidate.Examine(snap, objs, facts) {
 		if !cand.Destination && cand.Claim != "" {
 			nodes.Closed[cand.Node] = true
+		}
+		for _, p := range cand.Late {
+			nodes.Late[p] = true
 		}
 		if !nodes.Leave[cand.Node] || blocked != "" {
 			continue
@@ -465,8 +474,37 @@ func (d *disrupter) check(w *World, c *command) {
 			w.fail(err)
 			return
 		}
-		if t := planner.Try(leave, 0, true); !t.Complete {
+		places := make(map[snapshot.PodKey]string, len(c.places))
+		for pod, at := range c.places {
+			places[pod] = w.nodeOf(at)
+		}
+		planner.Prefer(places)
+		t := planner.Try(leave, 0, true)
+		if !t.Complete { // perhaps they fit in another way
+			planner.Undo(t)
+			planner.Prefer(nil)
+			t = planner.Try(leave, 0, true)
+		}
+		if !t.Complete {
 			blocked = fmt.Sprintf("pod %s would have no place any more", t.Left)
+		} else if c.reason == karpv1.DisruptionReasonUnderutilized {
+			// kube-scheduler knows neither the plan nor who is to take which pods.
+			nodes.Closed = map[string]bool{}
+			for _, o := range d.commands {
+				for _, claim := range o.claims {
+					if n := w.nodeOf(claim); !nodes.Leave[n] {
+						nodes.Closed[n] = true
+					}
+				}
+			}
+			other, err := schedule.NewPlanner(w.context(), snap, nodes, w.opts.Solve)
+			if err != nil {
+				w.fail(err)
+				return
+			}
+			if t := other.Scatter(planner, t); !t.Complete {
+				blocked = fmt.Sprintf("pod %s would have no place once kube-scheduler has spread the others", t.Left)
+			}
 		}
 	}
 	switch {

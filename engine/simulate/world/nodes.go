@@ -448,7 +448,7 @@ func (w *World) deleteClaim(name, cause, why string) {
 		n.Spec.Taints = append(n.Spec.Taints, karpv1.DisruptedTaint())
 	}
 	w.nodes[node] = n
-	w.say(Entry{Kind: Deleting, Object: node, Pool: c.Labels[karpv1.NodePoolLabelKey], Text: why})
+	w.say(Entry{Kind: Deleting, Object: node, Pool: c.Labels[karpv1.NodePoolLabelKey], Text: why, Reason: cause})
 	w.changed()
 	w.batch.trigger(w, snapshot.PodKey{Name: node})
 	if p := c.Spec.TerminationGracePeriod; p != nil {
@@ -470,7 +470,9 @@ func (w *World) drain(node string) {
 		force = !w.now.Before(c.DeletionTimestamp.Add(c.Spec.TerminationGracePeriod.Duration))
 	}
 	waits, blocked := 0, false
-	for _, p := range w.on(node) {
+	pods := w.on(node)
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int { return -cmp.Compare(candidate.Part(a, n), candidate.Part(b, n)) })
+	for _, p := range pods {
 		if candidate.Daemon(p) || candidate.Stays(p) {
 			continue
 		}

@@ -182,6 +182,8 @@ func (w *World) AddPod(p *corev1.Pod) {
 	q.Spec.NodeName = ""
 	q.Status = corev1.PodStatus{Phase: corev1.PodPending}
 	w.insert(&q)
+	w.serial++
+	w.arrived[q.UID] = int64(w.serial)
 	w.know(&q)
 }
 
@@ -446,7 +448,7 @@ func (w *World) bind() {
 		if p == nil || len(p.Spec.SchedulingGates) > 0 {
 			continue
 		}
-		waiting = append(waiting, binder.Pod{Key: key, Nominated: w.expected[key].node, Since: p.CreationTimestamp.UnixNano()})
+		waiting = append(waiting, binder.Pod{Key: key, Nominated: w.expected[key].node, Since: w.arrived[p.UID]})
 	}
 	slices.SortFunc(waiting, func(a, b binder.Pod) int {
 		return cmp.Or(strings.Compare(a.Key.Namespace, b.Key.Namespace), strings.Compare(a.Key.Name, b.Key.Name))

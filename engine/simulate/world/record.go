@@ -72,7 +72,8 @@ type Entry struct {
 	Moved int `json:"moved,omitempty"`
 	// Delta is what it changes of the cost per hour, in US dollars.
 	Delta float64 `json:"delta,omitempty"`
-	// Reason, Nodes and Bought are those of a move.
+	// Reason is that of a move, or the cause for which a node goes; Nodes and Bought are those
+	// of a move.
 	Reason string   `json:"reason,omitempty"`
 	Nodes  []string `json:"nodes,omitempty"`
 	Bought []string `json:"bought,omitempty"`

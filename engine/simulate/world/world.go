@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
@@ -136,7 +137,9 @@ type World struct {
 	budgets                int // version at which PodDisruptionBudgets were counted, at budgetsAt
 	budgetsAt              time.Time
 
-	unbound   map[snapshot.PodKey]bool
+	unbound map[snapshot.PodKey]bool
+	// arrived orders pods by when they came.
+	arrived   map[types.UID]int64
 	rebind    bool
 	batch     batch
 	disrupter disrupter
@@ -161,7 +164,7 @@ func New(objs snapshot.Objects, opts Options) (*World, error) {
 		opts: opts, now: opts.Start, store: &sim.Memory{}, nodes: map[string]*corev1.Node{}, claims: map[string]*karpv1.NodeClaim{},
 		machines: map[string]*machine{}, workloads: map[owner]*workload{}, aliases: map[owner]owner{}, catalogs: map[string]*catalog.Catalog{},
 		causes:   map[string]string{},
-		expected: map[snapshot.PodKey]expectation{}, nominated: map[string]time.Time{}, unbound: map[snapshot.PodKey]bool{}, budgets: -1,
+		expected: map[snapshot.PodKey]expectation{}, nominated: map[string]time.Time{}, unbound: map[snapshot.PodKey]bool{}, arrived: map[types.UID]int64{}, budgets: -1,
 		engine: policy.NewEngine(policy.Options{Records: -1, OnDecision: opts.OnDecision}),
 	}
 	if err := w.engine.Swap(opts.Policies); err != nil {
@@ -379,7 +382,7 @@ func (w *World) Objects() snapshot.Objects {
 // snapshot is the present state. It is made anew only if something has changed.
 func (w *World) snapshot() (*snapshot.Snapshot, snapshot.Objects) {
 	b := &w.built
-	if b.snap == nil || b.version != w.version || !b.until.IsZero() && !w.now.Before(b.until) {
+	if b.snap == nil || b.version != w.version || w.budgetsStale() || !b.until.IsZero() && !w.now.Before(b.until) {
 		objs := w.Objects()
 		opts := snapshot.Options{
 			Now: w.now, PoolCatalogs: map[string]*catalog.Catalog{}, DefaultSpread: w.opts.DefaultSpread, AssumeReady: true,
