@@ -63,8 +63,8 @@ type Problem struct {
 
 // Course is how a case goes on.
 type Course struct {
-	Loops  int
-	Events []script.Event
+	Loops, Quiet int
+	Events       []script.Event
 	// MinSaving, SpotTypes and Shuffles are those of [Options].
 	MinSaving, SpotTypes, Shuffles int
 }
@@ -156,7 +156,7 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 	}
 	p := Problem{Objects: b.objs, Snapshot: snapshot.Options{Now: start, Catalog: cat, AssumeReady: true}, Expect: *c.Expect}
 	if c.lives() {
-		p.Life = &Course{Loops: cmp.Or(c.Loops, DefaultLoops)}
+		p.Life = &Course{Loops: cmp.Or(c.Loops, DefaultLoops), Quiet: cmp.Or(c.Quiet, DefaultQuiet)}
 		if p.Life.Events, err = script.Parse(c.Events, filepath.Dir(path)); err != nil {
 			b.errs = append(b.errs, fmt.Errorf("events: %w", err))
 		}

@@ -49,13 +49,19 @@ type Case struct {
 	// Loops is how many loops of ten seconds the cluster lives on after the last of Events,
 	// by which it must have come to rest. A case with neither is planned once. Defaults to
 	// DefaultLoops.
-	Loops  int              `json:"loops"`
+	Loops int `json:"loops"`
+	// Quiet is how many loops more it is watched for staying at rest. Defaults to
+	// DefaultQuiet.
+	Quiet  int              `json:"quiet"`
 	Events []script.Written `json:"events"`
 	Expect *Expect          `json:"expect"`
 }
 
 // DefaultLoops is how many loops a cluster has to come to rest.
 const DefaultLoops = 30
+
+// DefaultQuiet is for how many loops a cluster must then stay at rest.
+const DefaultQuiet = 10
 
 // lives reports whether a case happens in time.
 func (c *Case) lives() bool { return c.Loops > 0 || len(c.Events) > 0 }
@@ -464,6 +470,9 @@ func over(base, v Case) Case {
 	}
 	if v.Loops != 0 {
 		base.Loops = v.Loops
+	}
+	if v.Quiet != 0 {
+		base.Quiet = v.Quiet
 	}
 	if v.Events != nil {
 		base.Events = v.Events

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
@@ -21,8 +22,6 @@ import (
 
 const (
 	loop = 10 * time.Second
-	// quiet is how many loops without a move mean rest.
-	quiet = 10
 	// manyPods is the number of pods from which on a life is repeated less often.
 	manyPods = 400
 )
@@ -36,9 +35,13 @@ type life struct {
 
 	// bound is where pods were at the last step.
 	bound map[snapshot.PodKey]string
-	// short are the PodDisruptionBudgets that were not kept at the last step.
-	short map[string]bool
-	seen  int
+	// guarded is what PodDisruptionBudgets had at the last step, and lost how many pods had
+	// ended with their machine by then.
+	guarded map[string]policyv1.PodDisruptionBudgetStatus
+	lost    int
+	seen    int
+	// began is when a node began to go, disturbed when something happened from outside.
+	began, disturbed time.Time
 	// states are those in which the cluster came to rest after a move, in order.
 	states []string
 	// end is when the case is over, rest when it must have come to rest.
@@ -89,7 +92,7 @@ func live(ctx context.Context, p *Problem, objs snapshot.Objects, check bool) (*
 	}
 	none := func(snapshot.PodKey) (string, string) { return "", "" }
 	w.Know([]load.Workload{}, none)
-	l := &life{p: p, w: w, said: map[string]bool{}, bound: map[snapshot.PodKey]string{}, short: map[string]bool{}}
+	l := &life{p: p, w: w, said: map[string]bool{}, bound: map[snapshot.PodKey]string{}, guarded: map[string]policyv1.PodDisruptionBudgetStatus{}}
 	last := start
 	for i := range p.Life.Events {
 		e := &p.Life.Events[i]
@@ -99,7 +102,7 @@ func live(ctx context.Context, p *Problem, objs snapshot.Objects, check bool) (*
 		}
 	}
 	l.rest = last.Add(time.Duration(p.Life.Loops) * loop)
-	l.end = l.rest.Add(quiet * loop)
+	l.end = l.rest.Add(time.Duration(p.Life.Quiet) * loop)
 	for _, pod := range objs.Pods {
 		l.bound[snapshot.PodKey{Namespace: pod.Namespace, Name: pod.Name}] = pod.Spec.NodeName
 	}
@@ -182,8 +185,14 @@ func (l *life) entries() {
 			if voluntary(e.Reason) && e.Delta > 1e-9 {
 				l.fault("I2: at +%s a move raises the cost by $%.4f/h: %s", e.At.Sub(start), e.Delta, e.Text)
 			}
+		case world.Deleting:
+			if voluntary(e.Reason) {
+				l.began = e.At
+			}
+		case world.Interrupted, world.Scaled, world.Scripted, world.LaunchFailed, world.Expired:
+			l.disturbed = e.At
 		case world.Bought:
-			if e.Moved > 0 {
+			if e.Moved > 0 && !l.disturbed.After(l.began) { // else something else took their room
 				l.fault("I3: at +%s %s is bought for %d pods that a move had evicted", e.At.Sub(start), e.Object, e.Moved)
 			}
 		}
@@ -209,15 +218,17 @@ func (l *life) hardRules(objs *snapshot.Objects) {
 	if len(fresh) == 0 {
 		return
 	}
-	c := newCluster(objs, l.p.Snapshot.DefaultSpread)
+	// What is going counts no more: kube-scheduler waits for it to be gone.
+	staying := *objs
+	staying.Nodes = slices.DeleteFunc(slices.Clone(objs.Nodes), func(n *corev1.Node) bool { return n.DeletionTimestamp != nil })
+	c := newCluster(&staying, l.p.Snapshot.DefaultSpread)
 	for _, p := range fresh {
 		m := c.byName[p.Spec.NodeName]
 		if m == nil {
-			l.fault("I6: pod %s/%s is on node %s, which is not there", p.Namespace, p.Name, p.Spec.NodeName)
-			continue
-		}
-		if m.DeletionTimestamp != nil {
-			continue // its taint came after the pod
+			if !slices.ContainsFunc(objs.Nodes, func(n *corev1.Node) bool { return n.Name == p.Spec.NodeName }) {
+				l.fault("I6: pod %s/%s is on node %s, which is not there", p.Namespace, p.Name, p.Spec.NodeName)
+			}
+			continue // its node's taint came after the pod
 		}
 		m.pods = slices.DeleteFunc(m.pods, func(o *corev1.Pod) bool { return o == p })
 		rules := []func(*corev1.Pod, *machine) string{c.taints, c.affinityToNode, c.room, c.ports, c.volumes, c.apart}
@@ -226,7 +237,7 @@ func (l *life) hardRules(objs *snapshot.Objects) {
 		}
 		for _, rule := range rules {
 			if why := rule(p, m); why != "" {
-				l.fault("I6: pod %s/%s is on node %s against its rules: %s", p.Namespace, p.Name, m.Name, why)
+				l.fault("I6: at +%s pod %s/%s is on node %s against its rules: %s", l.w.Now().Sub(start), p.Namespace, p.Name, m.Name, why)
 			}
 		}
 		m.pods = append(m.pods, p)
@@ -234,15 +245,19 @@ func (l *life) hardRules(objs *snapshot.Objects) {
 }
 
 // budgets checks that no eviction took more from a PodDisruptionBudget than it allows (I6).
+// Machines that end and workloads that are scaled take from them as well, and may.
 func (l *life) budgets(objs *snapshot.Objects) {
+	lost := l.w.Record().Lost
 	for _, b := range objs.PodDisruptionBudgets {
 		name := b.Namespace + "/" + b.Name
-		short := b.Status.CurrentHealthy < b.Status.DesiredHealthy
-		if short && !l.short[name] && l.w.Record().Lost == 0 {
-			l.fault("I6: PodDisruptionBudget %s wants %d pods and has %d", name, b.Status.DesiredHealthy, b.Status.CurrentHealthy)
+		was, now := l.guarded[name], b.Status
+		fewer := now.CurrentHealthy < was.CurrentHealthy && now.ExpectedPods == was.ExpectedPods
+		if fewer && now.CurrentHealthy < now.DesiredHealthy && lost == l.lost {
+			l.fault("I6: PodDisruptionBudget %s wants %d pods and has %d of the %d before", name, now.DesiredHealthy, now.CurrentHealthy, was.CurrentHealthy)
 		}
-		l.short[name] = short
+		l.guarded[name] = now
 	}
+	l.lost = lost
 }
 
 // reasons checks that every node that was left alone has a reason (I7).
