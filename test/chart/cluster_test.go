@@ -21,6 +21,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -184,8 +186,10 @@ func install(t testing.TB, c *cluster.Cluster, values string, args ...string) {
 	}
 }
 
-// uninstall removes the release if there is one, and what tests left. Nodes are not ended
-// in order, which takes its time and is tested elsewhere.
+// uninstall removes the release if there is one, and what tests left, so that the next one
+// begins with a cluster in which nothing was ever installed: definitions have an owner, and
+// who comes next may be another. Nodes are not ended in order, which takes its time and is
+// tested elsewhere.
 func uninstall(t testing.TB, c *cluster.Cluster) {
 	t.Helper()
 	if t.Failed() {
@@ -203,7 +207,7 @@ func uninstall(t testing.TB, c *cluster.Cluster) {
 	// Whoever ends without releasing the Lease is waited for.
 	errs = append(errs, world.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(namespace)))
 	for _, o := range []client.Object{&karpv1.NodePool{}, &v1alpha1.NodePolicy{}, &v1alpha1.SimNodeClass{}, &v1alpha1.SimInstance{}, &karpv1.NodeClaim{}} {
-		if err := world.client.DeleteAllOf(ctx, o); !meta.IsNoMatchError(err) {
+		if err := world.client.DeleteAllOf(ctx, o); !undefined(err) {
 			errs = append(errs, err)
 		}
 	}
@@ -218,10 +222,42 @@ func uninstall(t testing.TB, c *cluster.Cluster) {
 	for _, o := range left {
 		errs = append(errs, client.IgnoreNotFound(world.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
 	}
+	errs = append(errs, undefine(ctx))
 	if err := errors.Join(errs...); err != nil {
 		t.Errorf("clean up: %v", err)
 	}
 }
+
+// undefine removes the definitions of our kinds and of Karpenter's, whoever made them.
+func undefine(ctx context.Context) error {
+	var all apiextensionsv1.CustomResourceDefinitionList
+	if err := world.client.List(ctx, &all); err != nil {
+		return err
+	}
+	ours := slices.DeleteFunc(all.Items, func(d apiextensionsv1.CustomResourceDefinition) bool {
+		return d.Spec.Group != v1alpha1.Group && d.Spec.Group != karpv1.Group
+	})
+	for i := range ours {
+		if err := client.IgnoreNotFound(world.client.Delete(ctx, &ours[i])); err != nil {
+			return err
+		}
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		left := slices.ContainsFunc(ours, func(d apiextensionsv1.CustomResourceDefinition) bool {
+			return !apierrors.IsNotFound(world.client.Get(ctx, client.ObjectKeyFromObject(&d), &d))
+		})
+		if !left {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("definitions are still there after %s", patience)
+		}
+	}
+}
+
+// undefined reports whether err says that a kind has no definition; a client that has known
+// one is told otherwise than one that has not.
+func undefined(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
 // logs are the last errors of the controllers.
 func logs(c *cluster.Cluster) string {
@@ -263,7 +299,7 @@ func eventually(t testing.TB, what string, f func() error) {
 // list returns all objects of a kind.
 func list[T client.ObjectList](t testing.TB, into T, opts ...client.ListOption) T {
 	t.Helper()
-	if err := world.client.List(context.Background(), into, opts...); err != nil && !meta.IsNoMatchError(err) {
+	if err := world.client.List(context.Background(), into, opts...); err != nil && !undefined(err) {
 		t.Fatal(err)
 	}
 	return into

@@ -11,10 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/dovetail-sh/dovetail/test/cluster"
 )
 
@@ -134,48 +130,39 @@ kind: Node
 metadata: {name: old, labels: {group: old, kubernetes.io/os: linux}}
 `
 
-// TestGuides runs the commands of the guides.
+// TestGuides runs the commands of the guides, in one cluster.
 func TestGuides(t *testing.T) {
 	c := shared.Get(t)
-	t.Run("policies", func(t *testing.T) {
-		g := newGuide(t, c)
-		install(t, c, "{}")
-		kubectl(t, c, firstNode, "apply", "-f", "-")
-		for _, s := range sections(t, "../../policies/README.md") {
-			t.Run(s.title, func(t *testing.T) {
-				for _, block := range s.blocks {
-					g.run(t, block)
-				}
-			})
+	g := newGuide(t, c)
+	t.Cleanup(func() { uninstall(t, c) })
+	run := func(t *testing.T, s section) {
+		t.Helper()
+		t.Run(s.title, func(t *testing.T) {
+			if text := before[s.title]; text != "" {
+				kubectl(t, c, text, "apply", "-f", "-")
+			}
+			for _, block := range s.blocks {
+				t.Log(g.run(t, block))
+			}
+		})
+	}
+	var guide []section
+	for _, s := range sections(t, filepath.Join(chart, "README.md")) {
+		// Nothing may be installed before that of Karpenter.
+		if strings.HasPrefix(s.title, "Migrate from Karpenter") {
+			run(t, s)
+			kubectl(t, c, "", "delete", "deployment", "karpenter", "-n", "karpenter")
+			kubectl(t, c, "", "delete", "node", "old")
+			continue
 		}
-	})
-	t.Run("chart", func(t *testing.T) {
-		g := newGuide(t, c)
-		t.Cleanup(func() { uninstall(t, c) })
-		kubectl(t, c, "", "delete", "namespace", namespace, "--timeout=60s")
-		elsewhere := func(title string) bool { return strings.HasPrefix(title, "Migrate from Karpenter") }
-		all := sections(t, filepath.Join(chart, "README.md"))
-		// The section of Karpenter has a cluster of its own, in which nothing is installed.
-		for _, own := range []bool{true, false} {
-			for _, s := range all {
-				if elsewhere(s.title) != own {
-					continue
-				}
-				if text := before[s.title]; text != "" {
-					kubectl(t, c, text, "apply", "-f", "-")
-				}
-				t.Run(s.title, func(t *testing.T) {
-					for _, block := range s.blocks {
-						t.Log(g.run(t, block))
-					}
-				})
-				if own {
-					kubectl(t, c, "", "delete", "namespace", "karpenter", "--timeout=60s")
-					if err := world.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}}); client.IgnoreNotFound(err) != nil {
-						t.Fatal(err)
-					}
-				}
+		guide = append(guide, s)
+	}
+	for _, s := range guide {
+		run(t, s)
+		if s.title == "Policies" {
+			for _, s := range sections(t, "../../policies/README.md") {
+				run(t, s)
 			}
 		}
-	})
+	}
 }

@@ -127,13 +127,9 @@ func TestRelease(t *testing.T) {
 	t.Run("definitions of another version are refused", func(t *testing.T) { otherDefinitions(t, c) })
 	t.Run("rights are those that are used", func(t *testing.T) {
 		useEverything(t, c)
-		kubectl(t, c, "", "delete", "nodepool", "default", "--timeout=60s")
-		eventually(t, "the node that was left is gone", func() error {
-			if n := len(list(t, &corev1.NodeList{}, client.MatchingLabels{karpv1.NodePoolLabelKey: "default"}).Items); n > 0 {
-				return fmt.Errorf("%d nodes", n)
-			}
-			return nil
-		})
+		if n := len(list(t, &corev1.NodeList{}, client.MatchingLabels{karpv1.NodePoolLabelKey: "default"}).Items); n > 0 {
+			t.Errorf("%d nodes are still there of those that were left", n)
+		}
 	})
 }
 

@@ -423,9 +423,12 @@ func useEverything(t *testing.T, c *cluster.Cluster) {
 	// The node with all pods goes: the budget of one lets its pods go one at a time, and the
 	// other's does not let its pod go until the claim's time is over.
 	kubectl(t, c, "", "delete", "node", doomed, "--wait=false")
-	eventually(t, "the node is gone", func() error {
-		if out := kubectl(t, c, "", "get", "node", doomed, "--ignore-not-found", "-o", "name"); out != "" {
-			return fmt.Errorf("%s is there", out)
+	// Those that another release left go with their pool.
+	kubectl(t, c, "", "delete", "nodepool", "default", "--wait=false")
+	eventually(t, "the nodes are gone", func() error {
+		out := kubectl(t, c, "", "get", "node", doomed, "--ignore-not-found", "-o", "name") + kubectl(t, c, "", "get", "nodes", "-l", "karpenter.sh/nodepool=default", "-o", "name")
+		if out != "" {
+			return fmt.Errorf("%s", out)
 		}
 		return nil
 	})
