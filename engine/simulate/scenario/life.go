@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
@@ -64,19 +65,27 @@ func judgeLife(ctx context.Context, p *Problem) (Verdict, error) {
 	if len(p.Objects.Pods) > manyPods && p.Life.Shuffles == 0 {
 		shuffles = 1
 	}
-	want := l.outcome()
+	wrong, err := otherOrders(ctx, p, l.outcome(), shuffles)
+	if err != nil {
+		return v, fmt.Errorf("scenario %s, shuffled: %w", p.Name, err)
+	}
+	v.Wrong = append(v.Wrong, wrong...)
+	return v, nil
+}
+
+// otherOrders has p happen with its objects in other orders: it must end the same way (I5).
+func otherOrders(ctx context.Context, p *Problem, want string, shuffles int) ([]string, error) {
 	for seed := range shuffles {
 		r := rand.New(rand.NewPCG(uint64(seed), 1)) //nolint:gosec // not for secrets: a fixed seed gives the same orders each time
 		other, err := live(ctx, p, shuffled(p.Objects, r), false)
 		if err != nil {
-			return v, fmt.Errorf("scenario %s, shuffled: %w", p.Name, err)
+			return nil, err
 		}
 		if got := other.outcome(); got != want {
-			v.Wrong = append(v.Wrong, fmt.Sprintf("I5: with the objects in another order (seed %d) it ends with %s instead of %s", seed, got, want))
-			break
+			return []string{fmt.Sprintf("I5: with the objects in another order (seed %d) it ends with %s instead of %s", seed, got, want)}, nil
 		}
 	}
-	return v, nil
+	return nil, nil
 }
 
 // live has p happen with objects.
@@ -155,9 +164,9 @@ func (l *life) step(at time.Time) {
 	l.entries()
 	l.hardRules(&objs)
 	l.budgets(&objs)
-	l.reasons()
+	l.reasons(l.w.Left())
 	if !l.w.Busy() {
-		l.waiting(&objs, at)
+		l.waiting(&objs, l.w.Waiting(), at)
 		l.remember(&objs)
 	}
 	going, present := 0, 0
@@ -261,11 +270,7 @@ func (l *life) budgets(objs *snapshot.Objects) {
 }
 
 // reasons checks that every node that was left alone has a reason (I7).
-func (l *life) reasons() {
-	left, moved := l.w.Left()
-	if left == nil {
-		return
-	}
+func (l *life) reasons(left map[string][]candidate.Reason, moved map[string]bool) {
 	for node, reasons := range left {
 		if len(reasons) == 0 && !moved[node] {
 			l.fault("I7: node %s is left alone without a reason", node)
@@ -274,8 +279,7 @@ func (l *life) reasons() {
 }
 
 // waiting checks that no pod waits that a node could take (I1).
-func (l *life) waiting(objs *snapshot.Objects, at time.Time) {
-	waiting := l.w.Waiting()
+func (l *life) waiting(objs *snapshot.Objects, waiting map[snapshot.PodKey]string, at time.Time) {
 	if len(waiting) == 0 {
 		return
 	}
