@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -263,5 +265,75 @@ func BenchmarkDisrupt(b *testing.B) {
 			b.ReportMetric(float64(len(d.Moves)), "moves")
 			b.ReportMetric(float64(len(d.Refused)), "refused")
 		})
+	}
+}
+
+// TestDisrupt_denialsLeaveNothingOut lets policies deny moves of random clusters at random, and
+// sees that no round says that there is nothing to do while a move is left that saves and that
+// they allow.
+func TestDisrupt_denialsLeaveNothingOut(t *testing.T) {
+	cat := sim.Builtin()
+	kinds := []string{"m5.large", "m5.xlarge", "m5.2xlarge", "c5.xlarge", "r5.xlarge"}
+	idle, denials := 0, 0
+	for seed := range uint64(24) {
+		r := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // not for secrets: a seed is a cluster
+		objs := snapshot.Objects{NodePools: []*karpv1.NodePool{anytime()}}
+		nodes := 2 + r.IntN(7)
+		for i := range nodes {
+			var on []*corev1.Pod
+			for j := range r.IntN(4) {
+				on = append(on, pods(fmt.Sprintf("w%d-%d", i, j), 1, fmt.Sprintf("%dm", 200+r.IntN(500)), fmt.Sprintf("%dMi", 256+r.IntN(1200)))...)
+			}
+			running(t, &objs, cat, fmt.Sprintf("n%d", i), kinds[r.IntN(len(kinds))], on...)
+		}
+		harsh := 50 + r.IntN(50)
+		denied := func(names []string) bool { // the same answer whenever the same is asked
+			h := fnv.New64a()
+			for _, n := range names {
+				_, _ = h.Write([]byte(n))
+			}
+			return int((h.Sum64()^seed*0x9e3779b97f4a7c15)>>20%100) < harsh
+		}
+		policies := []policy.Policy{disrupt("moody", thinks(func(in *policy.DisruptInput) (a policy.GateAnswer) {
+			var names []string
+			for _, c := range in.Command.Candidates {
+				names = append(names, c.Node)
+			}
+			slices.Sort(names)
+			if denied(names) {
+				a.Deny = []policy.Reason{{Msg: "not these"}}
+			}
+			return a
+		}))}
+		e := policy.NewEngine(policy.Options{})
+		if err := e.Swap(policies); err != nil {
+			t.Fatal(err)
+		}
+		d := disruption(t, cat, objs, e, &policy.Inputs{}, consolidate.Options{})
+		denials += len(d.Refused)
+		if len(d.Moves) > 0 {
+			continue
+		}
+		idle++
+		// Each node, and each two, as if only they might go, and nobody were asked.
+		for i := range nodes {
+			for j := i; j < nodes; j++ {
+				held := map[string]candidate.Reason{}
+				for k := range nodes {
+					if k != i && k != j {
+						held[fmt.Sprintf("n%d", k)] = candidate.Reason{Code: "Held", Message: "not this time"}
+					}
+				}
+				alone := disruption(t, cat, objs, nil, &policy.Inputs{}, consolidate.Options{Held: held})
+				for _, m := range alone.Moves {
+					if m.Saving() > 0 && !denied(m.Nodes) {
+						t.Errorf("seed %d: nothing is done, and %v may go for %v a hour less", seed, m.Nodes, m.Saving())
+					}
+				}
+			}
+		}
+	}
+	if idle < 4 || denials < 50 {
+		t.Errorf("%d rounds did nothing, %d moves were denied: the test tests little", idle, denials)
 	}
 }
