@@ -7,14 +7,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dovetail-sh/dovetail/engine/cloud/sim"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/policy"
 	"github.com/dovetail-sh/dovetail/engine/policy/rego"
 	"github.com/dovetail-sh/dovetail/engine/simulate/scenario"
+)
+
+// planTime is more than a plan may take, and maxMemory what no scenario may need: the largest
+// have 8000 pods.
+const (
+	planTime  = 10 * time.Second
+	maxMemory = 1 << 30
 )
 
 // TestScenarios has every scenario of these folders planned, or happen, and judges what comes
@@ -45,9 +54,13 @@ func TestScenarios(t *testing.T) {
 				if err := p.LoadPolicies(func(ref scenario.Policy) (policy.Policy, error) { return loadPolicy(t.Context(), ref) }); err != nil {
 					t.Fatal(err)
 				}
+				began := time.Now()
 				verdict, err := scenario.Judge(t.Context(), p)
 				if err != nil {
 					t.Fatal(err)
+				}
+				if took := time.Since(began); p.Life == nil && took > planTime {
+					t.Errorf("planning took %v in all orders, more than %v", took, planTime)
 				}
 				if len(verdict.Wrong) > 0 {
 					t.Fatalf("%s\n%s", p.About, strings.Join(verdict.Wrong, "\n"))
@@ -56,8 +69,12 @@ func TestScenarios(t *testing.T) {
 			})
 		}
 	}
-	if judged < 60 {
+	if judged < 100 {
 		t.Errorf("only %d scenarios were judged: the files are not where they should be", judged)
+	}
+	var memory runtime.MemStats
+	if runtime.ReadMemStats(&memory); memory.Sys > maxMemory {
+		t.Errorf("%d MiB were in use, more than %d MiB", memory.Sys>>20, maxMemory>>20)
 	}
 	fmt.Printf("scenarios=%d passed=%d\n", judged, held)
 }

@@ -53,6 +53,8 @@ type Problem struct {
 	Snapshot snapshot.Options
 	Solve    schedule.Options
 	Expect   Expect
+	// Shuffles is that of [Options].
+	Shuffles int
 	// Life is what happens in time; nil if the case is planned once.
 	Life *Course
 	// PolicyFiles are the policies of the case, with paths that can be opened; Policies is
@@ -65,8 +67,8 @@ type Problem struct {
 type Course struct {
 	Loops, Quiet int
 	Events       []script.Event
-	// MinSaving, SpotTypes and Shuffles are those of [Options].
-	MinSaving, SpotTypes, Shuffles int
+	// MinSaving and SpotTypes are those of [Options].
+	MinSaving, SpotTypes int
 }
 
 // LoadPolicies loads the policies of the case, if it has any: a runtime is the caller's to
@@ -161,7 +163,7 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 			b.errs = append(b.errs, fmt.Errorf("events: %w", err))
 		}
 		if c.Options != nil {
-			p.Life.MinSaving, p.Life.SpotTypes, p.Life.Shuffles = c.Options.MinSaving, c.Options.SpotTypes, c.Options.Shuffles
+			p.Life.MinSaving, p.Life.SpotTypes = c.Options.MinSaving, c.Options.SpotTypes
 		}
 	}
 	for _, f := range c.Policies {
@@ -169,6 +171,7 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 		p.PolicyFiles = append(p.PolicyFiles, f)
 	}
 	if c.Options != nil {
+		p.Shuffles = c.Options.Shuffles
 		p.Solve = schedule.Options{Preferences: c.Options.Preferences, MinValues: c.Options.MinValues}
 		for _, s := range c.Options.DefaultSpread {
 			spread, err := load.ParseSpread(s)

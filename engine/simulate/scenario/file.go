@@ -132,7 +132,7 @@ type Options struct {
 	// MinSaving, in permille, and SpotTypes are those of consolidation; negative is none.
 	MinSaving int `json:"minSaving"`
 	SpotTypes int `json:"spotTypes"`
-	// Shuffles is in how many other orders of objects a life is repeated. Defaults to
+	// Shuffles is in how many other orders of objects a case is repeated. Defaults to
 	// Shuffles; negative is none.
 	Shuffles int `json:"shuffles"`
 }

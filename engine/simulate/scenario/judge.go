@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -295,7 +296,7 @@ func shuffle(ctx context.Context, p *Problem, plan schedule.Plan) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	for seed := range Shuffles {
+	for seed := range cmp.Or(p.Shuffles, Shuffles) {
 		r := rand.New(rand.NewPCG(uint64(seed), 1)) //nolint:gosec // not for secrets: a fixed seed gives the same orders each time
 		objs := shuffled(p.Objects, r)
 		snap, _ := snapshot.Build(objs, p.Snapshot)

@@ -61,8 +61,8 @@ func judgeLife(ctx context.Context, p *Problem) (Verdict, error) {
 		return v, fmt.Errorf("scenario %s: %w", p.Name, err)
 	}
 	v.Wrong = append(l.wrong, l.judge(&p.Expect)...)
-	shuffles := cmp.Or(p.Life.Shuffles, Shuffles)
-	if len(p.Objects.Pods) > manyPods && p.Life.Shuffles == 0 {
+	shuffles := cmp.Or(p.Shuffles, Shuffles)
+	if len(p.Objects.Pods) > manyPods && p.Shuffles == 0 {
 		shuffles = 1
 	}
 	wrong, err := otherOrders(ctx, p, l.outcome(), shuffles)

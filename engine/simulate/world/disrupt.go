@@ -162,6 +162,9 @@ func (d *disrupter) loop(w *World) {
 	for _, refused := range r.Refused {
 		w.say(Entry{Kind: Refused, Object: strings.Join(refused.Nodes, ", "), Text: refusal(refused)})
 	}
+	if len(r.Refused) > 0 { // what policies say may depend on the time
+		d.wakeAt(w, w.now.Add(askAgain))
+	}
 	for i := range r.Moves {
 		d.carryOut(w, r, i)
 	}
@@ -287,6 +290,8 @@ const (
 	patience = time.Minute
 	// settled is how long the destinations of pods that move are left alone.
 	settled = 20 * time.Second
+	// askAgain is after what time policies are asked again that have refused a move.
+	askAgain = time.Minute
 )
 
 // expire makes drifted candidates of the nodes that have reached their age, where NodePools
