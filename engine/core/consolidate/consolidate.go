@@ -137,8 +137,8 @@ type Result struct {
 	Complete bool
 }
 
-// Rotation is what calls remember: whose turn it is, and what prices were of late. It is
-// changed by Propose; the zero value is ready to use.
+// Rotation is what calls remember: whose turn it is, what prices were of late, and what was
+// planned before. It is changed by Propose; the zero value is ready to use.
 type Rotation struct {
 	// away and swap are the names of the nodes that come next for going without a
 	// replacement, and with one.
@@ -151,6 +151,8 @@ type Rotation struct {
 	// the state of nodes and pods then: while that lasts, other prices do not make them so.
 	fragile map[string]bool
 	state   uint64
+	// memo is what was planned before.
+	memo schedule.Memo
 }
 
 // Codes of reasons that nodes are left for, beside those of package candidate.

@@ -78,6 +78,9 @@ func (o Options) withDefaults() Options {
 	if o.Rotation == nil {
 		o.Rotation = &Rotation{}
 	}
+	if o.Solve.Memo == nil {
+		o.Solve.Memo = &o.Rotation.memo
+	}
 	if o.Solve.ImproveSteps == 0 {
 		o.Solve.ImproveSteps = improveSteps
 	}

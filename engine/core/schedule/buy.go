@@ -279,7 +279,7 @@ func (s *solver) packLots(lots []*lot) {
 	if s.planner != nil && s.planner.quick {
 		improve = 0
 	}
-	res := pack.Solve(p, pack.Options{DualSteps: s.dualSteps(p), Improve: improve})
+	res := s.pack(p, pack.Options{DualSteps: s.dualSteps(p), Improve: improve})
 	s.bounds.add(lots, res.Bound)
 	next := make([]int, len(items)) // first lot of each item with pods left
 	for _, pn := range res.Nodes {
@@ -304,6 +304,16 @@ func (s *solver) packLots(lots []*lot) {
 		s.unbook(l, l.n)
 	}
 	s.dropEmpty()
+}
+
+// pack packs, or remembers how it did. What limits and supplies bound depends on more than the
+// problem.
+func (s *solver) pack(p *pack.Problem, opts pack.Options) pack.Result {
+	if s.opts.Memo == nil || p.Finite {
+		return pack.Solve(p, opts)
+	}
+	p.Ledger = nil // it would allow everything
+	return s.opts.Memo.packed.Solve(p, opts)
 }
 
 // dropEmpty gives back the new nodes that took no pod.

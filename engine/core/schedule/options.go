@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
+	"github.com/dovetail-sh/dovetail/engine/core/schedule/internal/pack"
 )
 
 // PreferencePolicy says what preferred terms and ScheduleAnyway constraints mean.
@@ -40,7 +41,14 @@ type Options struct {
 	// complete one. A count, not a duration, so that plans do not depend on CPU speed.
 	// Defaults to DefaultImproveSteps; negative means none.
 	ImproveSteps int
+	// Memo remembers between calls how sets of pods were packed, which changes no plan. Nil
+	// remembers nothing.
+	Memo *Memo
 }
+
+// Memo is what calls for much the same pods remember. The zero value is ready to use, for one
+// call at a time.
+type Memo struct{ packed pack.Memo }
 
 // Costs says what offerings really cost. Package policy fills it from scoring
 // policies before Solve runs.
