@@ -67,8 +67,9 @@ type Problem struct {
 type Course struct {
 	Loops, Quiet int
 	Events       []script.Event
-	// MinSaving and SpotTypes are those of [Options].
+	// MinSaving, SpotTypes and Arrivals are those of [Options].
 	MinSaving, SpotTypes int
+	Arrivals             bool
 }
 
 // LoadPolicies loads the policies of the case, if it has any: a runtime is the caller's to
@@ -163,7 +164,7 @@ func build(path string, c Case, manifests []byte, readCatalog func(string) (*cat
 			b.errs = append(b.errs, fmt.Errorf("events: %w", err))
 		}
 		if c.Options != nil {
-			p.Life.MinSaving, p.Life.SpotTypes = c.Options.MinSaving, c.Options.SpotTypes
+			p.Life.MinSaving, p.Life.SpotTypes, p.Life.Arrivals = c.Options.MinSaving, c.Options.SpotTypes, c.Options.Arrivals
 		}
 	}
 	for _, f := range c.Policies {

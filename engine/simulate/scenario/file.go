@@ -135,6 +135,9 @@ type Options struct {
 	// Shuffles is in how many other orders of objects a case is repeated. Defaults to
 	// Shuffles; negative is none.
 	Shuffles int `json:"shuffles"`
+	// Arrivals repeats a life with its pending pods in all orders of arrival that differ. There
+	// must not be many.
+	Arrivals bool `json:"arrivals"`
 }
 
 // Pool is a NodePool in short.
@@ -314,6 +317,8 @@ type Life struct {
 	By        string            `json:"by"`
 	// AllBy is when all of Gone must be in a move.
 	AllBy string `json:"allBy"`
+	// Examined is by when every node that is there from the beginning must have had its turn.
+	Examined string `json:"examined"`
 	// Left are words that must be among the reasons for which nodes are left alone at the end.
 	Left map[string][]string `json:"left"`
 	// Disrupted is the number of nodes that are going or part of a move, at any time, and

@@ -41,6 +41,8 @@ type life struct {
 	guarded map[string]policyv1.PodDisruptionBudgetStatus
 	lost    int
 	seen    int
+	// examined is when nodes had their turn in the search for moves.
+	examined map[string]time.Time
 	// began is when a node began to go, disturbed when something happened from outside.
 	began, disturbed time.Time
 	// states are those in which the cluster came to rest after a move, in order.
@@ -70,7 +72,69 @@ func judgeLife(ctx context.Context, p *Problem) (Verdict, error) {
 		return v, fmt.Errorf("scenario %s, shuffled: %w", p.Name, err)
 	}
 	v.Wrong = append(v.Wrong, wrong...)
+	if p.Life.Arrivals {
+		if wrong, err = otherArrivals(ctx, p, l.outcome()); err != nil {
+			return v, fmt.Errorf("scenario %s, pods in another order: %w", p.Name, err)
+		}
+		v.Wrong = append(v.Wrong, wrong...)
+	}
 	return v, nil
+}
+
+// otherArrivals has p happen with its pending pods in all orders of their apps: what they are
+// called says who comes first.
+func otherArrivals(ctx context.Context, p *Problem, want string) ([]string, error) {
+	byApp := map[string][]*corev1.Pod{}
+	var bound []*corev1.Pod
+	for _, pod := range p.Objects.Pods {
+		if pod.Spec.NodeName != "" {
+			bound = append(bound, pod)
+			continue
+		}
+		byApp[pod.Labels[appLabel]] = append(byApp[pod.Labels[appLabel]], pod)
+	}
+	apps := slices.Sorted(maps.Keys(byApp))
+	left := map[string]int{}
+	total := 0
+	for app, pods := range byApp {
+		left[app] = len(pods)
+		total += len(pods)
+	}
+	var wrong []string
+	var try func(order []string) error
+	try = func(order []string) error {
+		for _, app := range apps {
+			if left[app] > 0 {
+				left[app]--
+				if err := try(append(order, app)); err != nil {
+					return err
+				}
+				left[app]++
+			}
+		}
+		if len(order) < total {
+			return nil
+		}
+		objs := p.Objects
+		objs.Pods = slices.Clone(bound)
+		used := map[string]int{}
+		for i, app := range order {
+			pod := byApp[app][used[app]].DeepCopy()
+			used[app]++
+			pod.Name = fmt.Sprintf("%04d-%s", i, app)
+			objs.Pods = append(objs.Pods, pod)
+		}
+		other, err := live(ctx, p, objs, true)
+		if err != nil {
+			return err
+		}
+		if got := other.outcome(); got != want || len(other.wrong) > 0 {
+			wrong = append(wrong, fmt.Sprintf("I5: if pods arrive as %v it ends with %s instead of %s: %q", order, got, want, other.wrong))
+		}
+		return nil
+	}
+	err := try(nil)
+	return wrong, err
 }
 
 // otherOrders has p happen with its objects in other orders: it must end the same way (I5).
@@ -101,7 +165,7 @@ func live(ctx context.Context, p *Problem, objs snapshot.Objects, check bool) (*
 	}
 	none := func(snapshot.PodKey) (string, string) { return "", "" }
 	w.Know([]load.Workload{}, none)
-	l := &life{p: p, w: w, said: map[string]bool{}, bound: map[snapshot.PodKey]string{}, guarded: map[string]policyv1.PodDisruptionBudgetStatus{}}
+	l := &life{p: p, w: w, said: map[string]bool{}, examined: map[string]time.Time{}, bound: map[snapshot.PodKey]string{}, guarded: map[string]policyv1.PodDisruptionBudgetStatus{}}
 	last := start
 	for i := range p.Life.Events {
 		e := &p.Life.Events[i]
@@ -165,6 +229,7 @@ func (l *life) step(at time.Time) {
 	l.hardRules(&objs)
 	l.budgets(&objs)
 	l.reasons(l.w.Left())
+	l.turns()
 	if !l.w.Busy() {
 		l.waiting(&objs, l.w.Waiting(), at)
 		l.remember(&objs)
@@ -275,6 +340,24 @@ func (l *life) reasons(left map[string][]candidate.Reason, moved map[string]bool
 		if len(reasons) == 0 && !moved[node] {
 			l.fault("I7: node %s is left alone without a reason", node)
 		}
+	}
+}
+
+// turns notes which nodes have been looked at.
+func (l *life) turns() {
+	left, moved := l.w.Left()
+	had := func(node string) {
+		if l.examined[node].IsZero() {
+			l.examined[node] = l.w.Now()
+		}
+	}
+	for node, reasons := range left {
+		if !slices.ContainsFunc(reasons, func(r candidate.Reason) bool { return r.Code == consolidate.NotReached }) {
+			had(node)
+		}
+	}
+	for node := range moved {
+		had(node)
 	}
 }
 
@@ -455,6 +538,14 @@ func (l *life) judgeMoves(e *Expect, bound func(string, *Bound, float64), fault 
 		}
 		if hasAll && (first[n].IsZero() || first[n].After(allBy)) {
 			fault("node %s was not disrupted by +%s", n, e.AllBy)
+		}
+	}
+	if at, ok := deadline(e.Examined); ok {
+		for _, n := range l.p.Objects.Nodes {
+			if when := l.examined[n.Name]; when.IsZero() || when.After(at) {
+				fault("node %s had not had its turn by +%s", n.Name, e.Examined)
+				break
+			}
 		}
 	}
 	if at, ok := deadline(e.By); ok && last.After(at) {

@@ -137,6 +137,28 @@ func TestInvariants(t *testing.T) {
 			},
 			"I6: PodDisruptionBudget default/web wants 2 pods and has 1 of the 2 before",
 		},
+		"pods in another order of arrival end another way": {
+			func(t *testing.T, l *life) {
+				p := *l.p
+				p.Objects.Pods = append(slices.Clone(p.Objects.Pods), pod("", nil), pod("", func(q *corev1.Pod) { q.Labels = map[string]string{"app": "b"} }))
+				wrong, err := otherArrivals(t.Context(), &p, "$1.000000/h, 0 evictions, 9 nodes")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(wrong) != 2 {
+					t.Errorf("two pods have two orders: %q", wrong)
+				}
+				l.wrong = append(l.wrong, wrong...)
+			},
+			"I5: if pods arrive as [ b] it ends with",
+		},
+		"a node has no turn": {
+			func(_ *testing.T, l *life) {
+				delete(l.examined, "n1")
+				l.wrong = append(l.wrong, l.judge(&Expect{Life: Life{Examined: "20s"}})...)
+			},
+			"node n1 had not had its turn by +20s",
+		},
 		"a node is left without a reason": {
 			func(_ *testing.T, l *life) { l.reasons(map[string][]candidate.Reason{"n1": nil}, nil) },
 			"I7: node n1 is left alone without a reason",
