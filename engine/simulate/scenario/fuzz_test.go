@@ -64,7 +64,7 @@ func randomLife(seed uint64) string {
 	in := func(percent int) bool { return r.IntN(100) < percent }
 
 	fmt.Fprintf(&b, "about: Whatever happens, the invariants hold (seed %d).\n", seed)
-	fmt.Fprintf(&b, "options: {shuffles: %s, spotTypes: %s}\n", one("-1", "-1", "1"), one("1", "3", "15"))
+	fmt.Fprintf(&b, "options: {shuffles: -1, spotTypes: %s}\n", one("1", "3", "15"))
 	b.WriteString("pools:\n")
 	spot := in(50)
 	families := [][]string{{"c"}, {"c", "m"}, {"c", "m", "r"}, {"m", "r"}}[r.IntN(4)]
@@ -113,7 +113,7 @@ func randomLife(seed uint64) string {
 	}
 	var events []string
 	if in(40) {
-		events = append(events, fmt.Sprintf("0s noise%s 2%% every %s seed %d", one("", " capacity=spot"), one("10s", "1m", "5m"), 1+r.IntN(99)))
+		events = append(events, fmt.Sprintf("0s noise%s 2%% every %s seed %d", one("", " capacity=spot"), one("1m", "1m", "5m"), 1+r.IntN(99)))
 	}
 	last := 0
 	for range r.IntN(7) {
