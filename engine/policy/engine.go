@@ -123,8 +123,17 @@ const maxScoresPerPool = 8
 type set struct {
 	byHook     map[Hook][]*entry
 	generation int64
-	// question and rows are what the score policies read together.
-	question, rows *Tree
+	// reads are the questions, and rows what is read of the rows of a score's.
+	reads map[Hook]*Tree
+	rows  *Tree
+}
+
+// question is what the policies of a hook read together.
+func (s *set) question(h Hook) *Tree {
+	if t := s.reads[h]; t != nil {
+		return t
+	}
+	return &Tree{}
 }
 
 type entry struct {
@@ -150,7 +159,7 @@ func NewEngine(opts Options) *Engine {
 		pools:    map[string]poolScores{},
 	}
 	e.ring.size = max(opts.Records, 0)
-	e.set.Store(&set{byHook: map[Hook][]*entry{}, question: &Tree{}})
+	e.set.Store(&set{byHook: map[Hook][]*entry{}})
 	return e
 }
 
@@ -160,9 +169,9 @@ func NewEngine(opts Options) *Engine {
 func (e *Engine) Swap(policies []Policy) error {
 	next := &set{byHook: map[Hook][]*entry{}, generation: e.swaps.Add(1)}
 	seen := map[string]bool{}
-	// The rows' names and prices belong to every result.
-	reads := Reads{"candidates.*.offering.listPrice", "candidates.*.offering.zone", "candidates.*.offering.capacityType", "candidates.*.instanceType.name"}
-	all := false
+	// The rows' names and prices belong to every result of a score.
+	reads := map[Hook]Reads{Score: {"candidates.*.offering.listPrice", "candidates.*.offering.zone", "candidates.*.offering.capacityType", "candidates.*.instanceType.name"}}
+	all := map[Hook]bool{}
 	var errs []error
 	for _, p := range policies {
 		if seen[p.Name] {
@@ -187,10 +196,8 @@ func (e *Engine) Swap(policies []Policy) error {
 		r := p.Evaluator.Reads()
 		en := &entry{Policy: p, tree: r.Tree()}
 		en.rows = en.tree.rowTree()
-		if p.Hook == Score {
-			all = all || r == nil
-			reads = append(reads, r...)
-		}
+		all[p.Hook] = all[p.Hook] || r == nil
+		reads[p.Hook] = append(reads[p.Hook], r...)
 		next.byHook[p.Hook] = append(next.byHook[p.Hook], en)
 	}
 	if len(errs) > 0 {
@@ -201,11 +208,14 @@ func (e *Engine) Swap(policies []Policy) error {
 			return cmp.Or(cmp.Compare(a.Order, b.Order), strings.Compare(a.Name, b.Name))
 		})
 	}
-	if all {
-		reads = nil
+	next.reads = map[Hook]*Tree{}
+	for hook, r := range reads {
+		if all[hook] {
+			r = nil
+		}
+		next.reads[hook] = r.Tree()
 	}
-	next.question = reads.Tree()
-	next.rows = next.question.rowTree()
+	next.rows = next.question(Score).rowTree()
 	// A later Swap may have stored first; the later one wins.
 	for {
 		old := e.set.Load()

@@ -88,7 +88,7 @@ func (e *Engine) Launch(ctx context.Context, in *LaunchInput) (Verdict, error) {
 func (e *Engine) Try(ctx context.Context, in *LaunchInput, round *Round) (Verdict, error) {
 	q := *in
 	q.round = round
-	return e.gate(ctx, &q, claimsFor(&q))
+	return e.gate(ctx, e.set.Load(), &q, claimsFor(&q))
 }
 
 // claimsFor leaves each policy the claims of the NodePools that it applies to.
@@ -166,20 +166,21 @@ func (en *entry) failure(in GateInput) FailurePolicy {
 
 // decide asks the policies and records the decision.
 func (e *Engine) decide(ctx context.Context, in GateInput, of func(*entry) GateInput) (Verdict, error) {
-	v, err := e.gate(ctx, in, of)
+	s := e.set.Load()
+	v, err := e.gate(ctx, s, in, of)
 	if err != nil {
 		return v, err
 	}
-	e.record(e.gateRecord(in, &v), in, in.Terms().round)
+	e.record(gateRecord(s, in, &v), in, in.Terms().round)
 	return v, nil
 }
 
-// gate asks the policies; of returns what a policy is asked, nil for nothing.
-func (e *Engine) gate(ctx context.Context, in GateInput, of func(*entry) GateInput) (Verdict, error) {
+// gate asks the policies of s; of returns what a policy is asked, nil for nothing.
+func (e *Engine) gate(ctx context.Context, s *set, in GateInput, of func(*entry) GateInput) (Verdict, error) {
 	hook := in.Question()
 	t := in.Terms()
 	v := Verdict{Allowed: true, Advisory: advisory(in)}
-	for _, en := range e.set.Load().byHook[hook] {
+	for _, en := range s.byHook[hook] {
 		q := of(en)
 		if q == nil {
 			continue

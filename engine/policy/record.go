@@ -31,7 +31,7 @@ type Record struct {
 	// Subject is the NodePool, the nodes or the claims asked about.
 	Subject  string         `json:"subject"`
 	Policies []PolicyResult `json:"policies"`
-	// InputDigest is the digest of the input; for score, of what the policies read of it.
+	// InputDigest is the digest of what the policies read of the input.
 	InputDigest string `json:"input_digest"`
 	// Rows of the input.
 	Rows int `json:"rows,omitempty"`
@@ -159,7 +159,7 @@ func (e *Engine) scoreRecord(in *ScoreInput, key string, s *Scores) Record {
 	})
 }
 
-func (e *Engine) gateRecord(in GateInput, v *Verdict) Record {
+func gateRecord(s *set, in GateInput, v *Verdict) Record {
 	t := in.Terms()
 	var subject []string
 	switch q := in.(type) {
@@ -178,7 +178,7 @@ func (e *Engine) gateRecord(in GateInput, v *Verdict) Record {
 	}
 	return finish(Record{
 		Timestamp: t.Now.UTC, Hook: in.Question(), PlanID: t.PlanID, Subject: strings.Join(subject, ","), Rows: len(in.Known()),
-		Policies: v.Policies, InputDigest: digestInput(in, everything), Result: v, ResultDigest: hexSum(sha256.Sum256(b)), Effect: effect,
+		Policies: v.Policies, InputDigest: digestInput(in, s.question(in.Question())), Result: v, ResultDigest: hexSum(sha256.Sum256(b)), Effect: effect,
 	})
 }
 

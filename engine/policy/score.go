@@ -69,7 +69,7 @@ func (e *Engine) Score(ctx context.Context, in *ScoreInput) (*Scores, error) {
 	d := newDigester()
 	d.int('g', s.generation)
 	d.str(in.NodePool.Name)
-	d.str(digestInput(in, s.question))
+	d.str(digestInput(in, s.question(Score)))
 	d.str(in.Candidates.digest(s.rows))
 	var applies []*entry
 	for _, en := range s.byHook[Score] {
