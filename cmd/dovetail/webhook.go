@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
@@ -23,6 +24,9 @@ func (a *assembly) addWebhook() error {
 	return w.Serve(a.mgr, s.webhookPort, webhook.NewCertificates(webhook.CertificateOptions{
 		Reader: a.mgr.GetAPIReader(), Writer: a.mgr.GetClient(),
 		Namespace: s.namespace, Service: s.webhookService, Secret: s.webhookSecret, Configuration: s.webhookConfiguration,
+		Served: func(end time.Time) {
+			a.metrics.CertificateExpiry.WithLabelValues(s.webhookService).Set(float64(end.Unix()))
+		},
 	}))
 }
 

@@ -43,8 +43,10 @@ type Metrics struct {
 
 	SchedulingDuration    *prometheus.HistogramVec // controller
 	QueueDepth            *prometheus.GaugeVec     // controller, scheduling_id
+	UnfinishedWork        *Work
 	IgnoredPods           prometheus.Gauge
 	UnschedulablePods     *prometheus.GaugeVec // controller
+	PendingByZone         *prometheus.GaugeVec // controller, zone
 	StateNodes            prometheus.Gauge
 	StateSynced           prometheus.Gauge
 	StateUnsynced         prometheus.Gauge
@@ -68,6 +70,8 @@ type Metrics struct {
 	PolicyErrors                   *prometheus.CounterVec   // hook, policy, class
 	PolicyReady                    *prometheus.GaugeVec     // policy, hook, runtime
 	PodsPlaced                     *prometheus.CounterVec   // target: existing, new
+	// CertificateExpiry has no series without a webhook.
+	CertificateExpiry *prometheus.GaugeVec // service
 }
 
 // Buckets for durations in seconds: 5 ms to 10 minutes.
@@ -155,8 +159,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 
 		SchedulingDuration:    m.histograms("karpenter_scheduler_scheduling_duration_seconds", "Time to make a plan.", durationBuckets, "controller"),
 		QueueDepth:            m.gauges("karpenter_scheduler_queue_depth", "Pods that wait for a plan.", "controller", "scheduling_id"),
+		UnfinishedWork:        newWork("karpenter_scheduler_unfinished_work_seconds", "How long the plan has been under way that is not made yet."),
 		IgnoredPods:           m.gauge("karpenter_scheduler_ignored_pods_count", "Pending pods that no node can help."),
 		UnschedulablePods:     m.gauges("karpenter_scheduler_unschedulable_pods_count", "Pods for which the last plan has no node.", "controller"),
+		PendingByZone:         m.gauges("karpenter_scheduler_pending_pods_by_effective_zone_count", "Pods that wait for a plan, by the zone in which they may run: flexible for several, none for no zone.", "controller", "zone"),
 		StateNodes:            m.gauge("karpenter_cluster_state_node_count", "Nodes known."),
 		StateSynced:           m.gauge("karpenter_cluster_state_synced", "1 if what is known is complete."),
 		StateUnsynced:         m.gauge("karpenter_cluster_state_unsynced_time_seconds", "How long what is known has been incomplete."),
@@ -179,7 +185,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		PolicyErrors:    m.counters("dovetail_policy_errors_total", "Failures of policies.", "hook", "policy", "class"),
 		PolicyReady:     m.gauges("dovetail_policy_ready", "1 if a revision of the policy is in force.", "policy", "hook", "runtime"),
 		PodsPlaced:      m.counters("dovetail_pods_placed_total", "Pods planned, by what they were planned onto.", "target"),
+
+		CertificateExpiry: m.gauges("dovetail_webhook_certificate_expiry_timestamp_seconds", "When the webhook's certificate ends, in seconds since 1970.", "service"),
 	}
+	m.add(out.UnfinishedWork)
 	out.DisruptionSaved = prometheus.NewCounter(prometheus.CounterOpts{Name: "dovetail_disruption_saved_usd_per_hour_total", Help: "Cost per hour that commands have saved."})
 	m.add(out.DisruptionSaved)
 	out.NodeTermination = prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: "karpenter_nodes_termination_duration_seconds", Help: "From the deletion of nodes until their finalizer goes.", Objectives: quantiles}, []string{"nodepool"})

@@ -42,6 +42,8 @@ type CertificateOptions struct {
 	// Configuration is the ValidatingWebhookConfiguration that is told the authority; empty
 	// is none.
 	Configuration string
+	// Served is told the end of each certificate that is taken over. Defaults to nobody.
+	Served func(end time.Time)
 	// Now is the clock. Defaults to time.Now.
 	Now func() time.Time
 	// Every is how often all is looked at. Defaults to 10 s.
@@ -56,6 +58,9 @@ type CertificateOptions struct {
 func (o CertificateOptions) withDefaults() CertificateOptions {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Served == nil {
+		o.Served = func(time.Time) {}
 	}
 	const day = 24 * time.Hour
 	for _, d := range []struct {
@@ -293,6 +298,7 @@ func (c *Certificates) serve(secret *corev1.Secret) error {
 		return fmt.Errorf("certificate: %w", err)
 	}
 	c.now.Store(&served{&pair, text})
+	c.opts.Served(pair.Leaf.NotAfter)
 	return nil
 }
 

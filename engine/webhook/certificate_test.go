@@ -249,6 +249,8 @@ func (k *keeper) must(err error) {
 func TestCertificates_rotation(t *testing.T) {
 	k := newKeeper(t)
 	first, second := k.begin(), k.replica(0)
+	var ends []time.Time
+	second.opts.Served = func(end time.Time) { ends = append(ends, end) }
 	k.now = k.now.Add(3560 * day) // the authority has 90 days left, the certificate none
 	k.keep(first)
 	k.keep(second)
@@ -276,6 +278,9 @@ func TestCertificates_rotation(t *testing.T) {
 	a, _ = first.Get(nil)
 	if !bytes.Equal(a.Certificate[0], b.Certificate[0]) {
 		t.Error("the replicas serve different certificates")
+	}
+	if n := len(ends); n == 0 || !ends[n-1].Equal(a.Leaf.NotAfter) {
+		t.Errorf("ends told: %v, want %s as the last", ends, a.Leaf.NotAfter)
 	}
 }
 

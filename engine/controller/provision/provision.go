@@ -15,6 +15,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -187,6 +188,7 @@ func (c *Controller) pass(ctx context.Context) (again time.Duration, err error) 
 			m.UnschedulablePods.WithLabelValues(Name).Set(0)
 			m.IgnoredPods.Set(0)
 			m.QueueDepth.WithLabelValues(Name, "").Set(0)
+			m.PendingByZone.Reset()
 		})
 		c.revision, c.waits = "", 0
 		return 0, nil
@@ -205,7 +207,10 @@ func (c *Controller) pass(ctx context.Context) (again time.Duration, err error) 
 	facts.Pod, facts.Namespace = c.opts.State.Pod, c.opts.State.Namespace
 	facts.SnapshotRevision = moment.Revision
 	facts.PlanID = fmt.Sprintf("provision-%d", begin.UnixMilli())
+	done := func() {}
+	c.opts.count(func(m *observe.Metrics) { done = m.UnfinishedWork.Begin(Name) })
 	result, err := gate.Plan(ctx, c.opts.Policies, &c.inputs, moment.Snapshot, moment.Objects.NodePools, facts, c.opts.Solve)
+	done()
 	if err != nil {
 		return 0, err
 	}
@@ -449,10 +454,36 @@ func (o *Options) count(f func(*observe.Metrics)) {
 	}
 }
 
+// effectiveZone is the only zone in which pods of a class may run by what they and their
+// volumes ask for, "flexible" for several, "none" if no zone will do.
+func effectiveZone(c *snapshot.Class) string {
+	zones := map[string]bool{}
+	for _, term := range c.Terms {
+		zone := term.Get(corev1.LabelTopologyZone)
+		if zone.Complement() {
+			return "flexible"
+		}
+		for _, v := range zone.Values() {
+			zones[v] = true
+		}
+	}
+	switch len(zones) {
+	case 0:
+		return "none"
+	case 1:
+		return slices.Collect(maps.Keys(zones))[0]
+	}
+	return "flexible"
+}
+
 func (o *Options) measure(r *gate.Result, took time.Duration) {
 	o.count(func(m *observe.Metrics) {
 		m.SchedulingDuration.WithLabelValues(Name).Observe(took.Seconds())
 		m.QueueDepth.WithLabelValues(Name, "").Set(float64(len(r.Snapshot.Pending)))
+		m.PendingByZone.Reset()
+		for _, i := range r.Snapshot.Pending {
+			m.PendingByZone.WithLabelValues(Name, effectiveZone(r.Snapshot.Classes[r.Snapshot.Pods[i].Class])).Inc()
+		}
 		m.UnschedulablePods.WithLabelValues(Name).Set(float64(len(r.Plan.Unscheduled)))
 		m.IgnoredPods.Set(float64(len(r.Snapshot.Blocked)))
 		m.PlanCost.Set(r.Plan.Cost.Dollars())
