@@ -75,29 +75,38 @@ type Inputs struct {
 	mu     sync.Mutex
 	tables map[string]table
 	sums   sums
-	kinds  []kinds
+	kinds  []*kinds
 }
 
 // kinds are the instance types of a catalogue as policies see them, by their index in it.
 type kinds struct {
 	catalog *catalog.Catalog
 	types   []*InstanceType
+	// resolved is what NodePools may buy of it, those asked about last at the end.
+	resolved []resolution
+}
+
+// resolution is what a NodePool with these requirements may buy.
+type resolution struct {
+	requirements requirements.Set
+	resolved     Resolved
 }
 
 // maxKinds is how many catalogues' types are kept: as many as there are NodeClasses, mostly.
 const maxKinds = 8
 
-// kindsOf are the instance types of c. They must not be changed.
-func (b *Inputs) kindsOf(c *catalog.Catalog) []*InstanceType {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// maxResolved is how many NodePools' choices of one catalogue are kept.
+const maxResolved = 8
+
+// kindsOf are the instance types of c, with b locked. They must not be changed.
+func (b *Inputs) kindsOf(c *catalog.Catalog) *kinds {
 	for _, k := range b.kinds {
 		if k.catalog == c {
-			return k.types
+			return k
 		}
 	}
 	types := c.Types()
-	k := kinds{c, make([]*InstanceType, len(types))}
+	k := &kinds{catalog: c, types: make([]*InstanceType, len(types))}
 	for i := range types {
 		k.types[i] = instanceType(&types[i])
 	}
@@ -105,7 +114,7 @@ func (b *Inputs) kindsOf(c *catalog.Catalog) []*InstanceType {
 		b.kinds = b.kinds[1:]
 	}
 	b.kinds = append(b.kinds, k)
-	return k.types
+	return k
 }
 
 // sums are what questions about one snapshot share. They must not be changed.
@@ -772,13 +781,36 @@ func overlap(a, b *snapshot.Pool) bool {
 }
 
 // resolve lists what p may buy.
+//
+// A NodePool is asked about again and again, while what it may buy seldom changes; the
+// result must not be changed.
 func (b *Inputs) resolve(p *snapshot.Pool) Resolved {
+	if p.Catalog == nil {
+		return Resolved{Types: []InstanceType{}, Zones: []string{}, CapacityTypes: []string{}}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	k := b.kindsOf(p.Catalog)
+	i := slices.IndexFunc(k.resolved, func(r resolution) bool { return r.requirements.Equal(p.Requirements) })
+	var r resolution
+	if i >= 0 {
+		r = k.resolved[i]
+		k.resolved = slices.Delete(k.resolved, i, i+1)
+	} else {
+		r = resolution{p.Requirements.Clone(), resolve(p, k.types)}
+		if len(k.resolved) == maxResolved {
+			k.resolved = slices.Delete(k.resolved, 0, 1)
+		}
+	}
+	k.resolved = append(k.resolved, r)
+	return r.resolved
+}
+
+// resolve is the same, with seen the types of p's catalogue as policies see them.
+func resolve(p *snapshot.Pool, seen []*InstanceType) Resolved {
 	out := Resolved{Types: []InstanceType{}, Zones: []string{}, CapacityTypes: []string{}}
 	zones, kinds := map[string]bool{}, map[string]bool{}
-	if p.Catalog == nil {
-		return out
-	}
-	types, seen := p.Catalog.Types(), b.kindsOf(p.Catalog)
+	types := p.Catalog.Types()
 	out.Types = make([]InstanceType, 0, len(types))
 	inZone, asKind := p.Requirements.Get(corev1.LabelTopologyZone), p.Requirements.Get(karpv1.CapacityTypeLabelKey)
 	for i := range types {
