@@ -98,6 +98,7 @@ func TestRelease(t *testing.T) {
 	})
 	t.Run("admission is asked", func(t *testing.T) { admission(t, c) })
 	t.Run("metrics are those of dashboards and alerts", func(t *testing.T) { scrape(t) })
+	t.Run("admission is quick", func(t *testing.T) { quick(t, c) })
 	t.Run("a second release is refused", func(t *testing.T) {
 		out, err := helm(t, c, "", "install", "other", chart, "--namespace", "default", "--dry-run=server")
 		if err == nil || !strings.Contains(err.Error(), "release dovetail in namespace dovetail runs Dovetail in this cluster") {
@@ -105,6 +106,7 @@ func TestRelease(t *testing.T) {
 		}
 	})
 	t.Run("other replicas take over", func(t *testing.T) { takeOver(t, c) })
+	t.Run("without a replica NodePools are stored, and judged later", func(t *testing.T) { unanswered(t, c) })
 	t.Run("upgrade and rollback", func(t *testing.T) { upgrade(t, c) })
 
 	t.Run("uninstall leaves definitions and nodes only", func(t *testing.T) {
