@@ -104,7 +104,7 @@ func (c *Controller) restUntil(d *gate.Disruption) time.Time {
 func (c *Controller) options(v *view) consolidate.Options {
 	opts := consolidate.Options{
 		Solve: c.opts.Solve, Candidates: v.candidates, Allowances: v.allowances, MinSaving: c.opts.MinSaving, SpotTypes: c.opts.SpotTypes,
-		Rotation: &c.rotation, Held: maps.Clone(c.held),
+		Memory: &c.memory, Held: maps.Clone(c.held),
 	}
 	hold := func(node, message string, closed bool) {
 		opts.Held[node] = candidate.Reason{Code: Held, Message: message}

@@ -83,11 +83,11 @@ func (o Options) withDefaults() Options {
 // Controller disrupts nodes. Its methods are for one goroutine, but for Trigger.
 type Controller struct {
 	*fleet.Kit
-	opts     Options
-	state    *state.Cluster
-	inputs   policy.Inputs
-	rotation consolidate.Rotation
-	wake     chan struct{}
+	opts   Options
+	state  *state.Cluster
+	inputs policy.Inputs
+	memory consolidate.Memory
+	wake   chan struct{}
 
 	// mu guards what follows, and plans, while commands are written at the same time.
 	mu sync.Mutex

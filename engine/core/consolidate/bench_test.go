@@ -107,7 +107,7 @@ func idle(t testing.TB, n, pools int, seed uint64) *world {
 // settle runs rounds until nothing moves and returns what the nodes cost then.
 func settle(b testing.TB, w *world, rounds int) (cost float64, evictions, moves int, slowest time.Duration) {
 	still := 0
-	w.opts.Rotation = &consolidate.Rotation{}
+	w.opts.Memory = &consolidate.Memory{}
 	for round := range rounds {
 		at := time.Now()
 		r := w.propose()

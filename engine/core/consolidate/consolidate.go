@@ -74,8 +74,8 @@ type Options struct {
 	// Held are nodes, by name, that must not go now for a reason besides those that the
 	// candidates know, such as a policy that wants to be asked again later.
 	Held map[string]candidate.Reason
-	// Rotation is what earlier calls left; nil remembers nothing.
-	Rotation *Rotation
+	// Memory is what earlier calls left; nil remembers nothing.
+	Memory *Memory
 }
 
 // Verdict is what is thought of a move.
@@ -137,9 +137,9 @@ type Result struct {
 	Complete bool
 }
 
-// Rotation is what calls remember: whose turn it is, what prices were of late, and what was
+// Memory is what calls remember: whose turn it is, what prices were of late, and what was
 // planned before. It is changed by Propose; the zero value is ready to use.
-type Rotation struct {
+type Memory struct {
 	// away and swap are the names of the nodes that come next for going without a
 	// replacement, and with one.
 	away, swap string

@@ -75,11 +75,11 @@ func (o Options) withDefaults() Options {
 	o.SpotTypes = cmp.Or(o.SpotTypes, DefaultSpotTypes)
 	o.MaxNodes = cmp.Or(o.MaxNodes, DefaultMaxNodes)
 	o.Trials = cmp.Or(o.Trials, DefaultTrials)
-	if o.Rotation == nil {
-		o.Rotation = &Rotation{}
+	if o.Memory == nil {
+		o.Memory = &Memory{}
 	}
 	if o.Solve.Memo == nil {
-		o.Solve.Memo = &o.Rotation.memo
+		o.Solve.Memo = &o.Memory.memo
 	}
 	if o.Solve.ImproveSteps == 0 {
 		o.Solve.ImproveSteps = improveSteps
@@ -122,9 +122,9 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		}
 		s.allowances[a.Pool][a.Reason] = &a
 	}
-	s.opts.Rotation.prices.observe(snap)
-	if s.state = stateOf(snap); s.opts.Rotation.state != s.state {
-		s.opts.Rotation.fragile, s.opts.Rotation.state = nil, s.state
+	s.opts.Memory.prices.observe(snap)
+	if s.state = stateOf(snap); s.opts.Memory.state != s.state {
+		s.opts.Memory.fragile, s.opts.Memory.state = nil, s.state
 	}
 	here := map[string]bool{}
 	for _, n := range snap.Nodes {
@@ -323,7 +323,7 @@ func (s *search) takeAway() error {
 	})
 	// Half of the trials are for the best; the turn of the rest goes round.
 	first := s.trials
-	for _, it := range rotated(list, s.opts.Trials/4, s.opts.Rotation.away) {
+	for _, it := range rotated(list, s.opts.Trials/4, s.opts.Memory.away) {
 		if !it.free() {
 			continue
 		}
@@ -333,14 +333,14 @@ func (s *search) takeAway() error {
 		}
 		if s.trials-first >= s.opts.Trials/2 || !s.turn() {
 			s.unseen = true
-			s.opts.Rotation.away = it.Node
+			s.opts.Memory.away = it.Node
 			return nil
 		}
 		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonUnderutilized, 0); err != nil {
 			return err
 		}
 	}
-	s.opts.Rotation.away = ""
+	s.opts.Memory.away = ""
 	return nil
 }
 
@@ -349,7 +349,7 @@ func (s *search) replace() error {
 	list := s.byRatio(func(it *item) bool {
 		return !it.Empty() && it.priced && it.cost+it.bias > 0 && s.eligible(it, karpv1.DisruptionReasonUnderutilized)
 	})
-	for _, seed := range rotated(list, s.opts.Trials/16, s.opts.Rotation.swap) {
+	for _, seed := range rotated(list, s.opts.Trials/16, s.opts.Memory.swap) {
 		if !seed.free() {
 			continue
 		}
@@ -358,14 +358,14 @@ func (s *search) replace() error {
 			continue
 		}
 		if !s.turn() {
-			s.opts.Rotation.swap = seed.Node
+			s.opts.Memory.swap = seed.Node
 			return nil
 		}
 		if err := s.replaceWith(seed, list); err != nil {
 			return err
 		}
 	}
-	s.opts.Rotation.swap = ""
+	s.opts.Memory.swap = ""
 	return nil
 }
 
@@ -466,7 +466,7 @@ func (s *search) byRatio(suits func(*item) bool) []*item {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *item) int {
-		if x, y := s.opts.Rotation.denied[a.Node], s.opts.Rotation.denied[b.Node]; x != y {
+		if x, y := s.opts.Memory.denied[a.Node], s.opts.Memory.denied[b.Node]; x != y {
 			if x {
 				return 1
 			}
@@ -541,7 +541,7 @@ func (s *search) robust(items []*item, reason karpv1.DisruptionReason, ceiling c
 		s.planner.Undo(t)
 		return nil, nil, nil, nil
 	}
-	fragile := func(it *item) bool { return s.opts.Rotation.fragile[it.Node] }
+	fragile := func(it *item) bool { return s.opts.Memory.fragile[it.Node] }
 	if reason == karpv1.DisruptionReasonUnderutilized && slices.ContainsFunc(items, fragile) {
 		s.planner.Undo(t)
 		s.note(items, NoPlace, "some of its pods would have no place once kube-scheduler has spread the others", ceiling)
@@ -603,10 +603,10 @@ func (s *search) shrink(items []*item, reason karpv1.DisruptionReason, ceiling c
 			it.busy = true
 		case len(v.Deny) > 0:
 			it.why = append(it.why, v.Deny...)
-			if s.opts.Rotation.denied == nil {
-				s.opts.Rotation.denied = map[string]bool{}
+			if s.opts.Memory.denied == nil {
+				s.opts.Memory.denied = map[string]bool{}
 			}
-			s.opts.Rotation.denied[it.Node] = true
+			s.opts.Memory.denied[it.Node] = true
 		default:
 			rest = append(rest, it)
 			cost += it.cost
@@ -699,10 +699,10 @@ func (s *search) note(items []*item, code candidate.Code, message string, ceilin
 func (s *search) lasts(items []*item, m *Move) bool {
 	before, after := catalog.Price(0), catalog.Price(0)
 	for _, it := range items {
-		before += s.opts.Rotation.prices.least(it.Candidate, it.cost)
+		before += s.opts.Memory.prices.least(it.Candidate, it.cost)
 	}
 	for i := range m.Plan.NewNodes {
-		after += s.opts.Rotation.prices.most(&m.Plan.NewNodes[i])
+		after += s.opts.Memory.prices.most(&m.Plan.NewNodes[i])
 	}
 	return after <= s.ceiling(before)
 }
@@ -773,9 +773,9 @@ func sortedKeys[V any](m map[string]V) []string {
 // result lists the moves, and why every other node is left.
 func (s *search) result() Result {
 	if !s.unseen {
-		s.opts.Rotation.denied = nil
-		if len(s.moves) == 0 && s.opts.Rotation.fragile == nil {
-			s.opts.Rotation.fragile = s.fragile
+		s.opts.Memory.denied = nil
+		if len(s.moves) == 0 && s.opts.Memory.fragile == nil {
+			s.opts.Memory.fragile = s.fragile
 		}
 	}
 	r := Result{Moves: s.moves, Left: make(map[string][]candidate.Reason, len(s.opts.Candidates)), Trials: s.trials, Complete: !s.unseen}

@@ -27,7 +27,7 @@ func TestSettle(t *testing.T) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			w := idle(t, 24, 1+seed%3, uint64(seed))
-			w.opts.Rotation = &consolidate.Rotation{}
+			w.opts.Memory = &consolidate.Memory{}
 			rest := false
 			for round := 0; !rest; round++ {
 				if round == 30 {
@@ -102,7 +102,7 @@ func (w *world) sound(t *testing.T) {
 
 func shuffled(w *world) *world {
 	c := *w
-	c.opts.Rotation = nil
+	c.opts.Memory = nil
 	r := rand.New(rand.NewPCG(uint64(len(w.objs.Pods)), 9))
 	c.objs.Pods, c.objs.Nodes = slices.Clone(w.objs.Pods), slices.Clone(w.objs.Nodes)
 	c.objs.NodeClaims, c.objs.NodePools = slices.Clone(w.objs.NodeClaims), slices.Clone(w.objs.NodePools)

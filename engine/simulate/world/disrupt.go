@@ -30,7 +30,7 @@ type disrupter struct {
 	// due is when the next loop is, and later the earliest time after which one is known to be
 	// worth it; zero for none.
 	due, later time.Time
-	rotation   consolidate.Rotation
+	memory     consolidate.Memory
 	held       map[string]candidate.Reason
 	// failures is how often moves of a node have failed in a row.
 	failures map[string]int
@@ -144,7 +144,7 @@ func (d *disrupter) loop(w *World) {
 	allowances := candidate.Allowances(objs, facts, counted)
 	maps.DeleteFunc(d.held, func(_ string, r candidate.Reason) bool { return !r.Until.IsZero() && !w.now.Before(r.Until) })
 	opts := w.opts.Consolidate
-	opts.Solve, opts.Candidates, opts.Allowances, opts.Held, opts.Rotation = w.opts.Solve, candidates, allowances, d.hold(w, candidates), &d.rotation
+	opts.Solve, opts.Candidates, opts.Allowances, opts.Held, opts.Memory = w.opts.Solve, candidates, allowances, d.hold(w, candidates), &d.memory
 	expired := w.expire(candidates)
 	policyFacts := w.facts()
 	policyFacts.PlanID = fmt.Sprintf("disrupt-%d", w.now.Unix())

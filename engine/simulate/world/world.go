@@ -65,7 +65,7 @@ type Options struct {
 	DefaultSpread []corev1.TopologySpreadConstraint
 	Solve         schedule.Options
 	// Consolidate tunes the search for moves; its Solve, Candidates, Allowances, Held and
-	// Rotation are set by the world.
+	// Memory are set by the world.
 	Consolidate consolidate.Options
 	// Still keeps all nodes: nothing is disrupted on purpose.
 	Still bool

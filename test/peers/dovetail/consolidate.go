@@ -26,10 +26,10 @@ import (
 type Consolidation struct {
 	fleet   *fleet.Fleet
 	catalog *catalog.Catalog
-	// turns is what rounds remember.
-	turns consolidate.Rotation
-	now   time.Time
-	made  int
+	// memory is what rounds remember.
+	memory consolidate.Memory
+	now    time.Time
+	made   int
 }
 
 var _ fleet.Engine = (*Consolidation)(nil)
@@ -88,7 +88,7 @@ func (c *Consolidation) propose(ctx context.Context, objs snapshot.Objects) (con
 	facts := candidate.Facts{Now: c.now}
 	candidates := candidate.Examine(snap, objs, facts)
 	result, err := consolidate.Propose(ctx, snap, consolidate.Options{
-		Candidates: candidates, Allowances: candidate.Allowances(objs, facts, candidates), Rotation: &c.turns,
+		Candidates: candidates, Allowances: candidate.Allowances(objs, facts, candidates), Memory: &c.memory,
 	})
 	if err != nil {
 		return result, fmt.Errorf("dovetail: %w", err)
