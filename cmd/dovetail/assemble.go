@@ -206,7 +206,7 @@ func (a *assembly) provisioner() (*provision.Controller, error) {
 	}), nil
 }
 
-func (a *assembly) disruption() *disrupt.Controller {
+func (a *assembly) disruption() (*disrupt.Controller, error) {
 	s := a.settings
 	spotTypes := 0 // the default
 	if !s.gates.SpotToSpotConsolidation {
@@ -214,8 +214,9 @@ func (a *assembly) disruption() *disrupt.Controller {
 	}
 	return disrupt.New(disrupt.Options{
 		Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Policies: a.inForce.engine, Metrics: a.metrics, Events: a.events,
-		Facts: a.facts, Shadow: s.shadow, SpotTypes: spotTypes, DeletionCost: !s.gates.PodDeletionCostManagement, TerminateFirst: s.gates.TerminateFirstDrift,
-		Solve: s.solve(),
+		Facts: a.facts, Shadow: s.shadow, SpotTypes: spotTypes, DeletionCost: !s.gates.PodDeletionCostManagement,
+		DriftFirst: s.gates.TerminateFirstDrift, RepairFirst: s.gates.TerminateFirstRepair, Repair: s.gates.NodeRepair && !s.legacyRepair,
+		Solve: s.solve(), MinSaving: leastSaving(s.minSaving),
 	})
 }
 

@@ -24,7 +24,10 @@ func (a *assembly) addControllers() error {
 	if err != nil {
 		return err
 	}
-	disruption := a.disruption()
+	disruption, err := a.disruption()
+	if err != nil {
+		return err
+	}
 	changed := func() { provisioner.Trigger("policies"); disruption.Trigger() }
 	controllers := map[string]registered{"provisioner": provisioner, "disruption": disruption}
 	if !s.shadow {
@@ -51,10 +54,10 @@ func (a *assembly) addControllers() error {
 	if s.gates.StaticCapacity && !s.shadow {
 		controllers["static"] = static.New(static.Options{Client: a.mgr.GetClient(), Provider: a.provider, State: a.state, Metrics: a.metrics, Events: a.events})
 	}
-	if s.gates.NodeRepair && !s.shadow {
+	if s.gates.NodeRepair && s.legacyRepair && !s.shadow {
 		r, err := repair.New(repair.Options{Client: a.mgr.GetClient(), Provider: a.provider, Metrics: a.metrics, Events: a.events, State: a.state})
 		if err != nil {
-			return fmt.Errorf("--feature-gates NodeRepair: %w", err)
+			return fmt.Errorf("--legacy-node-repair: %w", err)
 		}
 		controllers["repair"] = r
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
 )
 
@@ -38,6 +39,7 @@ type settings struct {
 	minValues              string
 	ignoreDRA              bool
 	legacyRepair           bool
+	minSaving              int
 	featureGates           string
 	schedulerConfig        string
 	kubeconfig, cluster    string
@@ -122,7 +124,8 @@ func (s *settings) add(f *pflag.FlagSet) {
 	f.StringVar(&s.preferences, "preference-policy", string(schedule.Respect), "Respect or Ignore preferred terms")
 	f.StringVar(&s.minValues, "min-values-policy", string(schedule.Strict), "Strict or BestEffort")
 	f.BoolVar(&s.ignoreDRA, "ignore-dra-requests", true, "plan pods without their ResourceClaims")
-	f.BoolVar(&s.legacyRepair, "legacy-node-repair", false, "accepted; the NodeRepair gate alone switches repair")
+	f.BoolVar(&s.legacyRepair, "legacy-node-repair", false, "with the NodeRepair gate, delete broken nodes by force, whatever budgets say, instead of replacing them first")
+	f.IntVar(&s.minSaving, "min-saving", consolidate.DefaultMinSaving, minSavingUsage)
 	f.StringVar(&s.featureGates, "feature-gates", "", "Name=bool, separated by commas")
 	f.StringVar(&s.schedulerConfig, "scheduler-config", "", "file with podTopologySpread.defaultConstraints, YAML or JSON")
 
@@ -201,6 +204,9 @@ func (s *settings) complete() ([]string, error) {
 	if s.webhookService == "" && (s.webhookSecret != "" || s.webhookConfiguration != "") && s.webhookPort != 0 {
 		errs = append(errs, errors.New("--webhook-service-name: must be given with --webhook-secret-name and --webhook-configuration-name: the certificate is made for it"))
 	}
+	if err := checkMinSaving(s.minSaving); err != nil {
+		errs = append(errs, fmt.Errorf("--min-saving: %w", err))
+	}
 	s.webhookSecret = cmp.Or(s.webhookSecret, s.webhookService+"-webhook-cert")
 	s.webhookConfiguration = cmp.Or(s.webhookConfiguration, s.webhookService)
 	var warnings []string
@@ -223,6 +229,25 @@ func (s *settings) complete() ([]string, error) {
 // solve are the options of plans.
 func (s *settings) solve() schedule.Options {
 	return schedule.Options{Preferences: schedule.PreferencePolicy(s.preferences), MinValues: schedule.MinValuesPolicy(s.minValues)}
+}
+
+// minSavingUsage is that of the flags for it.
+const minSavingUsage = "what replacing nodes must save, in permille of what they cost: 0 is any saving; below the default, prices that tremble may move nodes"
+
+// checkMinSaving says what is wrong with a value of such a flag.
+func checkMinSaving(permille int) error {
+	if permille < 0 || permille >= 1000 {
+		return fmt.Errorf("%d: must be from 0 to 999 permille", permille)
+	}
+	return nil
+}
+
+// leastSaving is the saving as [consolidate.Options] have it, for which 0 is the default.
+func leastSaving(permille int) int {
+	if permille == 0 {
+		return -1
+	}
+	return permille
 }
 
 // webhook reports whether the webhook is served.

@@ -103,8 +103,8 @@ func (c *Controller) check(ctx context.Context, cmds []*command) (map[*command]f
 			return nil, err
 		}
 		if out[cmd] = f; f.cause != "" {
-			for _, t := range cmd.targets {
-				spent[t.pool]--
+			for pool, n := range counted(v, cmd) {
+				spent[pool] -= n
 			}
 		}
 	}
@@ -128,7 +128,8 @@ func (c *Controller) solve(ctx context.Context, v *view) (schedule.Options, *pol
 
 // may says whether nothing has come in the way of the nodes of a command.
 func (c *Controller) may(v *view, cmd *command) finding {
-	for _, t := range cmd.targets {
+	for i := range cmd.targets {
+		t := &cmd.targets[i]
 		cand := v.byNode[t.node]
 		if cand == nil || cand.Claim != t.claim {
 			return finding{cause: causeChurn, message: fmt.Sprintf("node %s is not there any more", t.node)}
@@ -151,6 +152,11 @@ func (c *Controller) may(v *view, cmd *command) finding {
 			}
 			return finding{cause: causeChurn, message: fmt.Sprintf("node %s is not drifted any more", t.node)}
 		}
+		if cmd.reason == karpv1.DisruptionReasonUnhealthy {
+			if t.fault = cand.Fault; t.fault == nil {
+				return finding{cause: causeChurn, message: fmt.Sprintf("node %s is not broken any more", t.node)}
+			}
+		}
 	}
 	return finding{}
 }
@@ -158,10 +164,7 @@ func (c *Controller) may(v *view, cmd *command) finding {
 // within says whether budgets let the nodes of a command go; spent are the nodes by NodePool
 // of the commands before.
 func within(v *view, cmd *command, spent map[string]int) finding {
-	pools := map[string]int{}
-	for _, t := range cmd.targets {
-		pools[t.pool]++
-	}
+	pools := counted(v, cmd)
 	for pool, n := range pools {
 		i := slices.IndexFunc(v.allowances, func(a candidate.Allowance) bool { return a.Pool == pool && a.Reason == cmd.reason })
 		if i >= 0 && (v.allowances[i].Unlimited || v.allowances[i].Left >= spent[pool]+n) {
@@ -177,6 +180,17 @@ func within(v *view, cmd *command, spent map[string]int) finding {
 		spent[pool] += n
 	}
 	return finding{}
+}
+
+// counted is how many nodes of a command budgets count, by NodePool.
+func counted(v *view, cmd *command) map[string]int {
+	pools := map[string]int{}
+	for _, t := range cmd.targets {
+		if cand := v.byNode[t.node]; cand == nil || !cand.Uninitialized() {
+			pools[t.pool]++
+		}
+	}
+	return pools
 }
 
 // fits says whether the pods of a command have a place, and keeps it for the commands after.

@@ -12,6 +12,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/catalog"
 	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
@@ -78,6 +79,9 @@ type target struct {
 	node, claim string
 	uid         types.UID
 	pool        string
+	// fault is what was broken about it when it was last looked at; nil unless that is why it
+	// goes.
+	fault *candidate.Fault
 	// gone is true once the claim is being deleted.
 	gone bool
 }
@@ -92,6 +96,11 @@ type replacement struct {
 }
 
 func (c *command) set(p phase, now time.Time) { c.phase, c.since = p, now }
+
+// renews reports whether the nodes go for what they are, whatever is saved.
+func (c *command) renews() bool {
+	return c.reason == karpv1.DisruptionReasonDrifted || c.reason == karpv1.DisruptionReasonUnhealthy
+}
 
 // nodes are the names of the targets.
 func (c *command) nodes() []string {

@@ -1,10 +1,12 @@
 package disrupt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -63,7 +65,7 @@ func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
 	c.commands = append(c.commands, cmds...)
 	err = each(cmds, func(cmd *command) error {
 		c.found(cmd)
-		if cmd.set(confirming, now); cmd.reason != karpv1.DisruptionReasonDrifted && c.opts.Confirm > 0 {
+		if cmd.set(confirming, now); !cmd.renews() && c.opts.Confirm > 0 {
 			return nil
 		}
 		return c.begin(ctx, cmd) // it was looked at just now
@@ -71,16 +73,19 @@ func (c *Controller) Decide(ctx context.Context) (acted bool, err error) {
 	c.gauge()
 	c.quiet = quiet{}
 	if len(c.commands) == 0 && d.Complete {
-		c.quiet = quiet{v.moment.Revision, c.restUntil(d)}
+		c.quiet = quiet{v.moment.Revision, c.restUntil(v, d)}
 	}
 	return len(cmds) > 0, err
 }
 
 // restUntil is when a pass that found nothing may find something although nothing has
 // changed.
-func (c *Controller) restUntil(d *gate.Disruption) time.Time {
+func (c *Controller) restUntil(v *view, d *gate.Disruption) time.Time {
 	now := c.Now()
 	until := now.Add(atRest)
+	if !v.breaks.IsZero() && v.breaks.Before(until) {
+		until = v.breaks
+	}
 	for _, reasons := range d.Left {
 		for _, r := range reasons {
 			if r.Code == candidate.Nominated {
@@ -140,6 +145,9 @@ func (c *Controller) command(v *view, d *gate.Disruption, i int) *command {
 		if claim := c.state.Claim(cand.Claim); claim != nil {
 			t.uid = claim.UID
 		}
+		if m.Reason == karpv1.DisruptionReasonUnhealthy {
+			t.fault = cand.Fault
+		}
 		cmd.targets = append(cmd.targets, t)
 		if _, ok := v.expired[name]; ok {
 			forAge++
@@ -175,36 +183,116 @@ func (c *Controller) shadow(ctx context.Context, v *view, d *gate.Disruption, st
 	}
 }
 
-// staticMoves are commands for drifted nodes of static NodePools: within budgets, as many as
-// there is room for beside them, those first that have waited longest.
+// staticMoves are commands for broken and drifted nodes of static NodePools: within budgets, as
+// many as there is room for beside them, those first that are most urgent or have waited
+// longest.
 func (c *Controller) staticMoves(v *view) []*command {
 	byPool := map[string][]*candidate.Candidate{}
 	for i := range v.candidates {
-		cand := &v.candidates[i]
-		if _, held := c.held[cand.Node]; cand.Static && cand.Drifted != "" && !held && len(cand.Blocked(karpv1.DisruptionReasonDrifted)) == 0 {
+		if cand := &v.candidates[i]; cand.Static && (cand.Fault != nil || cand.Drifted != "") {
 			byPool[cand.Pool] = append(byPool[cand.Pool], cand)
 		}
 	}
 	var out []*command
 	for _, pool := range slices.Sorted(maps.Keys(byPool)) {
-		out = append(out, c.staticOf(v, pool, byPool[pool])...)
+		cmds := c.staticOf(v, pool, karpv1.DisruptionReasonUnhealthy, byPool[pool], nil)
+		out = append(out, cmds...)
+		out = append(out, c.staticOf(v, pool, karpv1.DisruptionReasonDrifted, byPool[pool], cmds)...)
 	}
 	return out
 }
 
-func (c *Controller) staticOf(v *view, pool string, drifted []*candidate.Candidate) []*command {
-	np := c.state.Pool(pool)
-	i := slices.IndexFunc(v.allowances, func(a candidate.Allowance) bool {
-		return a.Pool == pool && a.Reason == karpv1.DisruptionReasonDrifted
+// staticOf are the commands for nodes of one static NodePool and reason; before are those that
+// were made just now for another.
+func (c *Controller) staticOf(v *view, pool string, reason karpv1.DisruptionReason, cands []*candidate.Candidate, before []*command) []*command {
+	broken := reason == karpv1.DisruptionReasonUnhealthy
+	cands = slices.DeleteFunc(slices.Clone(cands), func(cand *candidate.Candidate) bool {
+		_, held := c.held[cand.Node]
+		taken := slices.ContainsFunc(before, func(cmd *command) bool { return cmd.targets[0].node == cand.Node })
+		return held || taken || broken && cand.Fault == nil || !broken && cand.Drifted == "" || len(cand.Blocked(reason)) > 0
 	})
+	slices.SortFunc(cands, func(a, b *candidate.Candidate) int {
+		if broken {
+			return cmp.Or(-cmp.Compare(a.Fault.Urgency, b.Fault.Urgency), cmp.Compare(a.Cost, b.Cost), strings.Compare(a.Node, b.Node))
+		}
+		return cmp.Or(a.DriftedSince.Compare(b.DriftedSince), strings.Compare(a.Node, b.Node))
+	})
+	np := c.state.Pool(pool)
+	i := slices.IndexFunc(v.allowances, func(a candidate.Allowance) bool { return a.Pool == pool && a.Reason == reason })
 	if np == nil || np.DeletionTimestamp != nil || !np.Static() || i < 0 {
 		return nil
 	}
-	want := len(drifted)
 	if a := v.allowances[i]; !a.Unlimited {
-		want = min(want, a.Left)
+		left := a.Left
+		for _, cmd := range before {
+			if !v.byNode[cmd.targets[0].node].Uninitialized() {
+				left--
+			}
+		}
+		// Budgets do not count nodes that have not come up.
+		cands = slices.DeleteFunc(cands, func(cand *candidate.Candidate) bool {
+			if cand.Uninitialized() {
+				return false
+			}
+			left--
+			return left < 0
+		})
 	}
-	there, running, ready := 0, 0, 0
+	n := c.standing(pool)
+	n.there += len(before)
+	if len(cands) == 0 || n.running > int(*np.Spec.Replicas) {
+		return nil // first it is scaled down
+	}
+	room := len(cands)
+	if limit, ok := np.Spec.Limits["nodes"]; ok {
+		room = min(room, max(0, int(limit.Value())-n.there))
+	}
+	if !np.Conditions().IsTrue(karpv1.ConditionReady) || np.Conditions().IsFalse(karpv1.ConditionPolicyAdmitted) {
+		return nil
+	}
+	var out []*command
+	for _, cand := range cands[:room] {
+		out = append(out, c.staticCommand(v, cand, reason, 1))
+	}
+	if room > 0 {
+		return out
+	}
+	first := c.opts.DriftFirst || deleteFirst(np)
+	if broken {
+		first = c.opts.RepairFirst
+	}
+	if !first {
+		for _, cand := range cands {
+			c.tell(cand.Node, cand.Claim, observe.Event{
+				Reason: observe.DisruptionBlocked, Key: "static-at-limit", Every: blockedEvery,
+				Message: fmt.Sprintf("NodePool %s is at its limit of nodes: there is no room to replace the node before it goes", pool),
+			})
+		}
+		return nil
+	}
+	// One at a time, and only while no other is missing.
+	missing := int(*np.Spec.Replicas) - n.ready
+	if broken && cands[0].Uninitialized() {
+		missing-- // it is the one
+	}
+	if missing > 0 || n.there > int(*np.Spec.Replicas) {
+		return nil
+	}
+	cmd := c.staticCommand(v, cands[0], reason, 0)
+	cmd.first = true
+	if !c.opts.Shadow {
+		c.Count(func(m *observe.Metrics) {
+			m.TerminateFirst.WithLabelValues(pool, cmd.label(), "static-at-limit").Inc()
+		})
+	}
+	return append(out, cmd)
+}
+
+// standing counts the claims of a static NodePool: all, those that stay, and of those the ones
+// whose nodes are up.
+type standing struct{ there, running, ready int }
+
+func (c *Controller) standing(pool string) (n standing) {
 	replacing, going := map[string]bool{}, map[string]bool{}
 	for _, cmd := range c.commands {
 		for _, r := range cmd.replacements {
@@ -215,69 +303,26 @@ func (c *Controller) staticOf(v *view, pool string, drifted []*candidate.Candida
 		}
 	}
 	for _, claim := range c.state.ClaimsOf(pool) {
-		there++
+		n.there++
 		if claim.DeletionTimestamp != nil || c.state.Marked(claim.Name) || replacing[claim.Name] {
 			continue
 		}
-		running++
+		n.running++
 		if claim.Conditions().IsTrue(karpv1.ConditionInitialized) && !going[claim.Name] {
-			ready++
+			n.ready++
 		}
 	}
-	if want <= 0 || running > int(*np.Spec.Replicas) {
-		return nil // first it is scaled down
-	}
-	slices.SortFunc(drifted, func(a, b *candidate.Candidate) int {
-		if d := a.DriftedSince.Compare(b.DriftedSince); d != 0 {
-			return d
-		}
-		if a.Node < b.Node {
-			return -1
-		}
-		return 1
-	})
-	room := want
-	if limit, ok := np.Spec.Limits["nodes"]; ok {
-		room = min(want, max(0, int(limit.Value())-there))
-	}
-	usable := np.Conditions().IsTrue(karpv1.ConditionReady) && !np.Conditions().IsFalse(karpv1.ConditionPolicyAdmitted)
-	var out []*command
-	if !usable {
-		return nil
-	}
-	for _, cand := range drifted[:room] {
-		out = append(out, c.staticCommand(v, cand, 1))
-	}
-	if room > 0 {
-		return out
-	}
-	if !c.opts.TerminateFirst && !deleteFirst(np) {
-		for _, cand := range drifted[:want] {
-			c.tell(cand.Node, cand.Claim, observe.Event{
-				Reason: observe.DisruptionBlocked, Key: "static-at-limit", Every: blockedEvery,
-				Message: fmt.Sprintf("NodePool %s is at its limit of nodes: there is no room to replace the node before it goes", pool),
-			})
-		}
-		return nil
-	}
-	// One at a time, and only while no other is missing.
-	if ready < int(*np.Spec.Replicas) || there > int(*np.Spec.Replicas) {
-		return nil
-	}
-	cmd := c.staticCommand(v, drifted[0], 0)
-	cmd.first = true
-	if !c.opts.Shadow {
-		c.Count(func(m *observe.Metrics) {
-			m.TerminateFirst.WithLabelValues(pool, cmd.label(), "static-at-limit").Inc()
-		})
-	}
-	return append(out, cmd)
+	return n
 }
 
-func (c *Controller) staticCommand(v *view, cand *candidate.Candidate, want int) *command {
-	cmd := &command{id: c.name(), reason: karpv1.DisruptionReasonDrifted, static: true, want: want}
-	_, cmd.expired = v.expired[cand.Node]
+func (c *Controller) staticCommand(v *view, cand *candidate.Candidate, reason karpv1.DisruptionReason, want int) *command {
+	cmd := &command{id: c.name(), reason: reason, static: true, want: want}
 	t := target{node: cand.Node, claim: cand.Claim, pool: cand.Pool}
+	if reason == karpv1.DisruptionReasonUnhealthy {
+		t.fault = cand.Fault
+	} else {
+		_, cmd.expired = v.expired[cand.Node]
+	}
 	if claim := c.state.Claim(cand.Claim); claim != nil {
 		t.uid = claim.UID
 	}

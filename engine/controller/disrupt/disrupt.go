@@ -13,6 +13,7 @@ import (
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/cloud"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/fleet"
+	"github.com/dovetail-sh/dovetail/engine/controller/internal/health"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/core/schedule"
@@ -45,9 +46,12 @@ type Options struct {
 	MinSaving, SpotTypes int
 	// DeletionCost is that of [candidate.Facts].
 	DeletionCost bool
-	// TerminateFirst deletes drifted nodes of static NodePools for which limits leave no room
-	// to replace them first. NodePools can ask for it by annotation, too.
-	TerminateFirst bool
+	// Repair replaces nodes that are broken. The Provider must be a [cloud.Repairer].
+	Repair bool
+	// DriftFirst and RepairFirst delete drifted and broken nodes of static NodePools for which
+	// limits leave no room to replace them first. NodePools can ask for the former by
+	// annotation, too.
+	DriftFirst, RepairFirst bool
 	// Shadow decides and writes nothing.
 	Shadow bool
 
@@ -87,6 +91,7 @@ type Controller struct {
 	state  *state.Cluster
 	inputs policy.Inputs
 	memory consolidate.Memory
+	rules  *health.Rules // nil without Repair
 	wake   chan struct{}
 
 	// mu guards what follows, and plans, while commands are written at the same time.
@@ -111,19 +116,30 @@ type quiet struct {
 	until    time.Time
 }
 
-// New returns the controller, which acts once it runs.
-func New(opts Options) *Controller {
+// New returns the controller, which acts once it runs. The error says what is wrong with the
+// options.
+func New(opts Options) (*Controller, error) {
 	opts = opts.withDefaults()
+	if err := (consolidate.Options{MinSaving: opts.MinSaving, Solve: opts.Solve}).Validate(); err != nil {
+		return nil, fmt.Errorf("disruption: %w", err)
+	}
+	var rules *health.Rules
+	if opts.Repair {
+		var err error
+		if rules, err = health.New(opts.Provider); err != nil {
+			return nil, err
+		}
+	}
 	c := &Controller{
 		Kit: fleet.NewKit(fleet.Kit{
 			Client: opts.Client, Provider: opts.Provider, Metrics: opts.Metrics, Events: opts.Events, Mirror: opts.State, Now: opts.Now,
 		}),
-		opts: opts, state: opts.State, wake: make(chan struct{}, 1),
+		opts: opts, state: opts.State, rules: rules, wake: make(chan struct{}, 1),
 		held: map[string]candidate.Reason{}, failures: map[string]int{}, told: map[string]time.Time{},
 	}
 	c.barred.now = opts.Now
 	c.history.now = opts.Now
-	return c
+	return c, nil
 }
 
 // Register adds the controller to mgr.
@@ -188,6 +204,8 @@ func (c *command) label() string {
 		return observe.ReasonEmpty
 	case c.reason == karpv1.DisruptionReasonUnderutilized:
 		return observe.ReasonUnderutilized
+	case c.reason == karpv1.DisruptionReasonUnhealthy:
+		return observe.ReasonUnhealthy
 	}
 	return observe.ReasonDrifted
 }

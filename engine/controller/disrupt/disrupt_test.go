@@ -66,6 +66,19 @@ func ways() map[string]struct {
 			w.machine("a", "c.4", drifted)
 			w.pod("x", "a", 3)
 		}, want: []string{"new c.4: x"}, moved: 1},
+		"a broken node is replaced": {sold: []int64{4}, build: func(w *world) {
+			w.repairs(new(5 * time.Minute))
+			w.machine("a", "c.4")
+			w.pod("x", "a", 3)
+			w.breaks("a")
+		}, want: []string{"new c.4: x"}, moved: 1},
+		"a broken node of a static pool is replaced": {sold: []int64{4}, build: func(w *world) {
+			w.repairs(nil)
+			w.static(1)
+			w.machine("a", "c.4")
+			w.pod("x", "a", 3)
+			w.breaks("a")
+		}, want: []string{"new c.4: x"}, moved: 1},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/controller/internal/health"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/snapshot"
 	"github.com/dovetail-sh/dovetail/engine/policy"
@@ -27,6 +28,8 @@ type view struct {
 	// expired are the nodes that go for their age, with when they go whatever is; the zero
 	// time is never.
 	expired map[string]time.Time
+	// breaks is when the next fault of a node has lasted long enough; zero if none is known.
+	breaks time.Time
 }
 
 // look examines all nodes. Those of commands count as leaving, but for own ones.
@@ -49,6 +52,7 @@ func (c *Controller) look(ctx context.Context, own ...*command) (*view, error) {
 			facts.Leaving[t.claim] = true
 		}
 	}
+	facts.Broken, facts.Tripped, v.breaks = c.broken()
 	v.candidates = candidate.Examine(v.snap, moment.Objects, facts)
 	// What is bought to replace others would raise the number of nodes, and with it that of
 	// those which a percentage lets go.
@@ -82,6 +86,45 @@ func admitted(snap *snapshot.Snapshot) *snapshot.Snapshot {
 		}
 	}
 	return &out
+}
+
+// broken are the nodes that are broken for good, the NodePools of which too many are for any
+// to be replaced, and when the next fault has lasted long enough. They are not read off the
+// snapshot, which may be older than a condition.
+func (c *Controller) broken() (faults map[string]candidate.Fault, tripped map[string]string, next time.Time) {
+	if c.rules == nil {
+		return nil, nil, next
+	}
+	now := c.Now()
+	faults, tripped = map[string]candidate.Fault{}, map[string]string{}
+	type sum struct{ broken, total int }
+	sums := map[string]sum{}
+	for _, n := range c.state.Nodes() {
+		claim := c.state.ClaimOf(n.Name)
+		if claim == nil {
+			continue
+		}
+		pool := claim.Labels[karpv1.NodePoolLabelKey]
+		s := sums[pool]
+		s.total++
+		due, at := c.rules.Due(n, claim, now)
+		if len(due) > 0 || !at.IsZero() {
+			s.broken++
+		}
+		sums[pool] = s
+		if len(due) > 0 {
+			faults[n.Name] = c.rules.Fault(due, n, claim, now)
+		}
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	for pool, s := range sums {
+		if why := health.Tripped(s.broken, s.total, "NodePool "+pool); why != "" {
+			tripped[pool] = why
+		}
+	}
+	return faults, tripped, next
 }
 
 // expire makes candidates of the nodes that have reached their age, where NodePools want them

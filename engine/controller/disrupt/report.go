@@ -118,13 +118,19 @@ func (c *Controller) stays(cand *candidate.Candidate, reasons []candidate.Reason
 	for _, r := range reasons {
 		e := observe.Event{Message: r.String(), Every: blockedEvery, Key: string(r.Code), Limited: true}
 		switch r.Code {
-		case candidate.NodeDoNotDisrupt, candidate.PodDoNotDisrupt, candidate.SeveralBudgets, candidate.PodBudget, candidate.NoPool, candidate.Rebooting, RetryLater:
+		case candidate.NodeDoNotDisrupt, candidate.PodDoNotDisrupt, candidate.SeveralBudgets, candidate.PodBudget, candidate.NoPool, candidate.Rebooting, candidate.NodeDoNotRepair, RetryLater:
 			e.Reason = observe.DisruptionBlocked
 		case candidate.TypeUnknown, candidate.LabelMissing, candidate.ConsolidateNever, candidate.OnlyWhenEmpty,
 			consolidate.NoPlace, consolidate.SavingTooSmall, consolidate.TooFewSpotTypes, consolidate.BalancedTooLow:
 			e.Reason = observe.Unconsolidatable
-			if cand.Drifted != "" && r.Code == consolidate.NoPlace {
+			if (cand.Drifted != "" || cand.Fault != nil) && (r.Code == consolidate.NoPlace || r.Code == candidate.LabelMissing) {
 				e.Reason = observe.DisruptionBlocked
+			}
+		case candidate.TooManyBroken:
+			e.Reason, e.Warning, e.Message = observe.NodeRepairBlocked, true, r.Message
+			if np := c.state.Pool(cand.Pool); np != nil {
+				e.About = np
+				c.Events.Publish(e)
 			}
 		case consolidate.PolicyDenied:
 			e.Reason, e.Key = observe.PolicyDenied, r.Object
@@ -201,8 +207,11 @@ func (c *Controller) measure(v *view, d *gate.Disruption, took time.Duration) {
 			if cand.Drifted != "" && len(cand.Blocked(karpv1.DisruptionReasonDrifted)) == 0 {
 				eligible[karpv1.DisruptionReasonDrifted]++
 			}
+			if cand.Fault != nil && len(cand.Blocked(karpv1.DisruptionReasonUnhealthy)) == 0 {
+				eligible[karpv1.DisruptionReasonUnhealthy]++
+			}
 		}
-		for _, r := range []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized, karpv1.DisruptionReasonDrifted} {
+		for _, r := range candidate.Reasons() {
 			m.EligibleNodes.WithLabelValues(strings.ToLower(string(r))).Set(float64(eligible[r]))
 		}
 		m.AllowedDisruptions.Reset() // of NodePools that are gone

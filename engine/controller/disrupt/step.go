@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +18,7 @@ import (
 	"github.com/dovetail-sh/dovetail/engine/api/dovetail/v1alpha1"
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/fleet"
+	"github.com/dovetail-sh/dovetail/engine/controller/internal/health"
 	"github.com/dovetail-sh/dovetail/engine/controller/internal/purchase"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/observe"
@@ -331,6 +331,9 @@ func (c *command) condition() string {
 // why is what a command is for, in words.
 func (c *command) why() string {
 	s := "Disrupted: " + c.condition()
+	if len(c.targets) == 1 && c.targets[0].fault != nil {
+		s += ", " + c.targets[0].fault.Message
+	}
 	if c.saving > 0 {
 		s += fmt.Sprintf(", saves $%.4f/h", c.saving.Dollars())
 	}
@@ -379,6 +382,14 @@ func (c *Controller) remove(ctx context.Context, cmd *command) error {
 		if claim == nil {
 			return nil
 		}
+		if t.fault != nil && t.fault.Drain != nil {
+			// First, since a drain begins by reading it.
+			before := claim.DeepCopy()
+			health.Bound(claim, c.Now(), *t.fault.Drain)
+			if err := c.WriteClaim(ctx, before, claim); err != nil {
+				return err
+			}
+		}
 		pods := c.state.PodsOn(t.node)
 		asked, err := c.GiveUpUnder(ctx, claim, cmd.label(), c.consolidationPolicy(cmd, t.pool), fleet.Moving(pods), &observe.Event{About: claim, Reason: observe.DisruptionTerminating, Message: cmd.why()})
 		if err != nil {
@@ -390,6 +401,9 @@ func (c *Controller) remove(ctx context.Context, cmd *command) error {
 		defer c.mu.Unlock()
 		delete(c.failures, t.node)
 		if asked {
+			if t.fault != nil {
+				c.CountBroken(claim, t.fault.Condition)
+			}
 			c.note(cmd, *t, pods, first)
 			first = false
 		}
@@ -428,14 +442,14 @@ func (c *Controller) note(cmd *command, t target, pods []*corev1.Pod, first bool
 
 // consolidationPolicy is the metric label of that name.
 func (c *Controller) consolidationPolicy(cmd *command, pool string) string {
-	if cmd.reason == karpv1.DisruptionReasonDrifted {
+	if cmd.renews() {
 		return ""
 	}
 	np := c.state.Pool(pool)
 	if np == nil {
 		return ""
 	}
-	return snake(string(np.Spec.Disruption.ConsolidationPolicy))
+	return fleet.Snake(string(np.Spec.Disruption.ConsolidationPolicy))
 }
 
 // drain waits until the claims are gone: until then the replacements are for their pods.
@@ -587,8 +601,12 @@ func (c *Controller) open(ctx context.Context, node, claimName string, uid types
 		}
 	}
 	c.state.Unmark(claimName)
-	if r := claim.Conditions().Get(karpv1.ConditionDisruptionReason); r != nil && r.Reason != string(karpv1.DisruptionReasonUnhealthy) {
+	if r := claim.Conditions().Get(karpv1.ConditionDisruptionReason); r != nil {
 		before := claim.DeepCopy()
+		if r.Reason == string(karpv1.DisruptionReasonUnhealthy) {
+			// What it bounds the drain by is no concern of the next disruption.
+			delete(claim.Annotations, karpv1.NodeClaimTerminationTimestampAnnotationKey)
+		}
 		claim.Conditions().At(c.Now()).Clear(karpv1.ConditionDisruptionReason)
 		return c.WriteClaim(ctx, before, &claim)
 	}
@@ -652,8 +670,9 @@ func (c *Controller) clean(ctx context.Context) error {
 	}
 	for name, claim := range traces {
 		reason := claim.Conditions().Get(karpv1.ConditionDisruptionReason)
-		broken := reason != nil && reason.Reason == string(karpv1.DisruptionReasonUnhealthy) // node repair is about to delete it
-		if broken || mine[name] || claim.DeletionTimestamp != nil || c.state.Marked(name) {
+		// Without rules here, another controller is about to delete what is broken.
+		forced := c.rules == nil && reason != nil && reason.Reason == string(karpv1.DisruptionReasonUnhealthy)
+		if forced || mine[name] || claim.DeletionTimestamp != nil || c.state.Marked(name) {
 			continue
 		}
 		errs = append(errs, ignoreLost(c.open(ctx, c.nodeOf(name), name, claim.UID)))
@@ -687,16 +706,4 @@ func each[T any](list []T, f func(T) error) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// snake is a CamelCase word in snake case.
-func snake(word string) string {
-	var b strings.Builder
-	for i, r := range word {
-		if unicode.IsUpper(r) && i > 0 {
-			b.WriteByte('_')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

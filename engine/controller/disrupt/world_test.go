@@ -108,7 +108,10 @@ func (w *world) restart() {
 	w.state = state.New(state.Options{Provider: w.market, Now: w.Now})
 	w.state.AssumeSynced()
 	w.opts.State = w.state
-	w.c = New(w.opts)
+	var err error
+	if w.c, err = New(w.opts); err != nil {
+		w.t.Fatal(err)
+	}
 	w.next = w.Now()
 	w.watch()
 }

@@ -92,16 +92,13 @@ func count(objs snapshot.Objects, candidates []Candidate) map[string]tallied {
 	out := map[string]tallied{}
 	for i := range candidates {
 		c := &candidates[i]
-		has := func(codes ...Code) bool {
-			return slices.ContainsFunc(c.Graceful, func(r Reason) bool { return slices.Contains(codes, r.Code) })
-		}
-		if c.Claim == "" || c.Pool == "" || ending[c.Claim] || has(NoClaim, NoNode) || has(NotInitialized) && !has(Rebooting) {
+		if c.Claim == "" || c.Pool == "" || ending[c.Claim] || c.keptBy(NoClaim, NoNode) || c.Uninitialized() {
 			continue
 		}
 		n := out[c.Pool]
 		n.nodes++
 		switch {
-		case has(Deleting, Rebooting):
+		case c.keptBy(Deleting, Rebooting):
 			n.disrupted++
 		case !ready(nodes[c.Node]):
 			n.notReady++

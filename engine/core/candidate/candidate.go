@@ -8,6 +8,7 @@ package candidate
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
@@ -26,6 +27,21 @@ type Facts struct {
 	// DeletionCost makes the annotation controller.kubernetes.io/pod-deletion-cost count
 	// where a pod has none of Karpenter's own.
 	DeletionCost bool
+	// Broken are the nodes, by name, that are broken for good, Tripped the NodePools of which
+	// so many are that none is replaced, with the reason.
+	Broken  map[string]Fault
+	Tripped map[string]string
+}
+
+// Fault is what is broken about a node for good, as its cloud says.
+type Fault struct {
+	// Condition is the one of the Node that says so, Message what it says.
+	Condition, Message string
+	// Urgency says which of several nodes goes first: the one with more.
+	Urgency float64
+	// Drain bounds how long pods have once the node goes; 0 is not at all. Nil leaves it to
+	// the claim.
+	Drain *time.Duration
 }
 
 // Candidate is a node and what stands in the way of disrupting it.
@@ -60,14 +76,18 @@ type Candidate struct {
 	// when that began.
 	Drifted      string
 	DriftedSince time.Time
+	// Fault is what is broken about the node for good; nil if nothing is.
+	Fault *Fault
 	// Lifetime is the part of expireAfter that is left, 0 to 1; 1 without one.
 	Lifetime float64
 	// Destination says that the node may take pods of consolidation. It may not while its
-	// consolidateAfter has not passed, if its pool protects such nodes by annotation.
+	// consolidateAfter has not passed, if its pool protects such nodes by annotation, nor if it
+	// is broken.
 	Destination bool
 	// Graceful are the reasons against every voluntary disruption. Eventual are those
 	// against drift, for which pods are no obstacle if their end is bounded, and Repair
-	// those against replacing the node because it is unhealthy.
+	// those against replacing the node because it is unhealthy, for which pods are none
+	// either if the fault bounds the drain.
 	Graceful, Eventual, Repair []Reason
 	// Consolidation are the reasons against consolidation beside Graceful, Emptiness those
 	// against deleting the node for being empty beside Graceful.
@@ -80,6 +100,16 @@ type Candidate struct {
 // Empty reports whether no pod needs another node if this one goes. Unlike upstream (§13.2
 // item 10), pods that cost nothing to evict still need one.
 func (c *Candidate) Empty() bool { return len(c.Pods) == c.Disposable && c.Returning == 0 }
+
+// Uninitialized reports whether the node has not come up yet, so that budgets neither count
+// nor keep it.
+func (c *Candidate) Uninitialized() bool {
+	return c.keptBy(NotInitialized) && !c.keptBy(Rebooting)
+}
+
+func (c *Candidate) keptBy(codes ...Code) bool {
+	return slices.ContainsFunc(c.Graceful, func(r Reason) bool { return slices.Contains(codes, r.Code) })
+}
 
 // Blocked are the reasons against disrupting the node for reason; none if it may go.
 func (c *Candidate) Blocked(reason karpv1.DisruptionReason) []Reason {
@@ -120,6 +150,10 @@ const (
 	NodeEmpty Code = "NodeEmpty"
 	NoNode    Code = "NodeNotFound"
 	Rebooting Code = "Rebooting"
+
+	// NodeDoNotRepair and TooManyBroken are against replacing a node that is broken.
+	NodeDoNotRepair Code = "NodeDoNotRepair"
+	TooManyBroken   Code = "TooManyBroken"
 
 	// Codes of warnings.
 	NoOwner           Code = "PodWithoutOwner"

@@ -195,6 +195,9 @@ func (e *examiner) examine(s *subject, c *Candidate) {
 			c.Drifted = cmp.Or(d.Message, karpv1.ConditionDrifted)
 		}
 	}
+	if f, ok := e.facts.Broken[s.name]; ok {
+		c.Fault, c.Destination = &f, false
+	}
 	pool := e.pools[c.Pool]
 	c.ReservationID = reservation(pool, c, labels)
 	general, repair := e.general(s, c, pool)
@@ -209,8 +212,11 @@ func (e *examiner) classes(s *subject, c *Candidate, general, repair []Reason) {
 	pods := e.pod
 	c.Graceful = slices.Concat(general, pods.protected, pods.several, pods.blocked)
 	c.Eventual, c.Repair = c.Graceful, repair
-	if s.claim.Spec.TerminationGracePeriod != nil {
+	bounded := s.claim.Spec.TerminationGracePeriod != nil
+	if bounded {
 		c.Eventual = general
+	}
+	if bounded || c.Fault != nil && c.Fault.Drain != nil {
 		return
 	}
 	c.Repair = slices.Concat(repair, pods.protected, pods.several, pods.blocked)
@@ -254,6 +260,9 @@ func (e *examiner) general(s *subject, c *Candidate, pool *snapshot.Pool) (all, 
 	if s.node != nil && s.node.Labels[karpv1.NodeRegisteredLabelKey] == "true" {
 		annotations = s.node.Annotations
 	}
+	if c.Fault != nil {
+		repair = append(repair, e.unrepaired(c.Pool, annotations)...)
+	}
 	if annotations[karpv1.DoNotDisruptAnnotationKey] == "true" {
 		all = append(all, Reason{Code: NodeDoNotDisrupt, Message: "it has the annotation " + karpv1.DoNotDisruptAnnotationKey})
 	}
@@ -266,6 +275,17 @@ func (e *examiner) general(s *subject, c *Candidate, pool *snapshot.Pool) (all, 
 		add(Reason{Code: NoPool, Object: "nodepool " + c.Pool, Message: "its instance types are not known"})
 	}
 	return all, repair
+}
+
+// unrepaired are the reasons for which a broken node is not replaced.
+func (e *examiner) unrepaired(pool string, annotations map[string]string) (out []Reason) {
+	if annotations[karpv1.DoNotRepairAnnotationKey] == "true" {
+		out = append(out, Reason{Code: NodeDoNotRepair, Message: "it has the annotation " + karpv1.DoNotRepairAnnotationKey})
+	}
+	if why := e.facts.Tripped[pool]; why != "" {
+		out = append(out, Reason{Code: TooManyBroken, Object: "nodepool " + pool, Message: why})
+	}
+	return out
 }
 
 // methods sets the reasons against consolidation and emptiness.
@@ -311,7 +331,9 @@ func (e *examiner) methods(s *subject, c *Candidate, pool *snapshot.Pool) {
 	what, at := lastEvent(s.claim)
 	if until := at.Add(after); !at.IsZero() && e.facts.Now.Before(until) {
 		both(Reason{Code: NotConsolidatable, Message: fmt.Sprintf("%s at %s, and consolidateAfter of NodePool %s is %s", what, at.UTC().Format(time.RFC3339), c.Pool, cmp.Or(d.ConsolidateAfter.Text, after.String())), Until: until})
-		c.Destination = pool.Object.Annotations[v1alpha1.ProtectDestinationsAnnotation] != "true"
+		if pool.Object.Annotations[v1alpha1.ProtectDestinationsAnnotation] == "true" {
+			c.Destination = false
+		}
 	}
 }
 

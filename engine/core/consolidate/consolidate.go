@@ -177,8 +177,8 @@ const (
 	NothingToGain candidate.Code = "CostsNothing"
 )
 
-// Propose finds moves: all nodes that can go for nothing, drifted nodes in the order of their
-// age, then what saves most per eviction. It is pure: equal arguments give equal results,
+// Propose finds moves: nodes that are broken, all that can go for nothing, drifted nodes in the
+// order of their age, then what saves most per eviction. It is pure: equal arguments give equal results,
 // whatever the order of objects and candidates. The error is ctx.Err(), that of Approve or of
 // the options.
 func Propose(ctx context.Context, snap *snapshot.Snapshot, opts Options) (Result, error) {
@@ -186,7 +186,7 @@ func Propose(ctx context.Context, snap *snapshot.Snapshot, opts Options) (Result
 	if err != nil {
 		return Result{}, err
 	}
-	for _, stage := range []func() error{s.takeEmpty, s.takeDrifted, s.takeAway, s.replace} {
+	for _, stage := range []func() error{s.takeBroken, s.takeEmpty, s.takeDrifted, s.takeAway, s.replace} {
 		if err := stage(); err != nil {
 			return Result{}, err
 		}

@@ -146,7 +146,7 @@ func newSearch(ctx context.Context, snap *snapshot.Snapshot, opts Options) (*sea
 		for _, p := range it.Late {
 			nodes.Late[p] = true
 		}
-		if s.eligible(it, karpv1.DisruptionReasonUnderutilized) || s.eligible(it, karpv1.DisruptionReasonEmpty) || s.drifted(it) {
+		if s.eligible(it, karpv1.DisruptionReasonUnderutilized) || s.eligible(it, karpv1.DisruptionReasonEmpty) || s.drifted(it) || s.broken(it) {
 			nodes.Leave[it.Node] = true
 		}
 	}
@@ -210,6 +210,10 @@ func (s *search) drifted(it *item) bool {
 	return it.Drifted != "" && !it.Static && s.eligible(it, karpv1.DisruptionReasonDrifted)
 }
 
+func (s *search) broken(it *item) bool {
+	return it.Fault != nil && !it.Static && s.eligible(it, karpv1.DisruptionReasonUnhealthy)
+}
+
 // free reports whether a node can still be part of a move.
 func (it *item) free() bool { return !it.gone && !it.busy }
 
@@ -229,6 +233,9 @@ func (s *search) left(pool string, reason karpv1.DisruptionReason) int {
 // nodes are disrupted, whatever for.
 func (s *search) spend(items []*item) {
 	for _, it := range items {
+		if it.Uninitialized() {
+			continue // they are not counted either
+		}
 		for _, a := range s.allowances[it.Pool] {
 			a.Left = max(a.Left-1, 0)
 			a.Consumed++
@@ -258,6 +265,13 @@ func (s *search) turn() bool {
 	return s.ctx.Err() == nil
 }
 
+// takeBroken replaces nodes that are broken, the most urgent first.
+func (s *search) takeBroken() error {
+	return s.renew(karpv1.DisruptionReasonUnhealthy, s.broken, func(a, b *item) int {
+		return cmp.Or(-cmp.Compare(a.Fault.Urgency, b.Fault.Urgency), cmp.Compare(a.Candidate.Cost, b.Candidate.Cost))
+	})
+}
+
 // takeEmpty deletes nodes on which nothing runs that needs a place. Nodes that cost nothing
 // although their price is known, such as prepaid reservations, stay: others may move there.
 func (s *search) takeEmpty() error {
@@ -281,15 +295,9 @@ func (s *search) takeEmpty() error {
 }
 
 // takeDrifted replaces drifted nodes, those without pods first, then the ones that have waited
-// longest. What replaces them may cost more.
+// longest.
 func (s *search) takeDrifted() error {
-	var list []*item
-	for _, it := range s.all {
-		if it.free() && s.drifted(it) {
-			list = append(list, it)
-		}
-	}
-	slices.SortStableFunc(list, func(a, b *item) int {
+	return s.renew(karpv1.DisruptionReasonDrifted, s.drifted, func(a, b *item) int {
 		if a.Empty() != b.Empty() {
 			if a.Empty() {
 				return -1
@@ -298,18 +306,30 @@ func (s *search) takeDrifted() error {
 		}
 		return cmp.Or(a.DriftedSince.Compare(b.DriftedSince), cmp.Compare(a.Candidate.Cost, b.Candidate.Cost))
 	})
+}
+
+// renew replaces nodes one by one for what they are, not for what they cost: what replaces
+// them may cost more.
+func (s *search) renew(reason karpv1.DisruptionReason, suits func(*item) bool, order func(a, b *item) int) error {
+	var list []*item
+	for _, it := range s.all {
+		if it.free() && suits(it) {
+			list = append(list, it)
+		}
+	}
+	slices.SortStableFunc(list, order)
 	for _, it := range list {
 		if it.busy {
 			continue
 		}
-		if s.left(it.Pool, karpv1.DisruptionReasonDrifted) == 0 {
-			s.closed(it, karpv1.DisruptionReasonDrifted)
+		if !it.Uninitialized() && s.left(it.Pool, reason) == 0 {
+			s.closed(it, reason)
 			continue
 		}
 		if !s.turn() {
 			return nil
 		}
-		if _, err := s.try([]*item{it}, karpv1.DisruptionReasonDrifted, math.MaxInt64); err != nil {
+		if _, err := s.try([]*item{it}, reason, math.MaxInt64); err != nil {
 			return err
 		}
 	}
@@ -646,7 +666,7 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 	}
 	m.Plan = s.planner.Plan(t)
 	m.NewCost, m.NewBias = t.Cost, t.Bias
-	if reason == karpv1.DisruptionReasonDrifted || reason == karpv1.DisruptionReasonEmpty {
+	if reason != karpv1.DisruptionReasonUnderutilized {
 		return m, t
 	}
 	if t.New > 0 {
@@ -798,17 +818,24 @@ func (s *search) reasons(c *candidate.Candidate, it *item) []candidate.Reason {
 	if h, ok := s.opts.Held[c.Node]; ok {
 		return []candidate.Reason{h}
 	}
-	var out []candidate.Reason
+	var kinds []karpv1.DisruptionReason
+	if c.Fault != nil {
+		kinds = append(kinds, karpv1.DisruptionReasonUnhealthy)
+	}
 	if c.Drifted != "" {
-		out = append(out, c.Blocked(karpv1.DisruptionReasonDrifted)...)
+		kinds = append(kinds, karpv1.DisruptionReasonDrifted)
 	}
-	kind := karpv1.DisruptionReasonUnderutilized
 	if c.Empty() {
-		kind = karpv1.DisruptionReasonEmpty
+		kinds = append(kinds, karpv1.DisruptionReasonEmpty)
+	} else {
+		kinds = append(kinds, karpv1.DisruptionReasonUnderutilized)
 	}
-	for _, b := range c.Blocked(kind) {
-		if !slices.Contains(out, b) {
-			out = append(out, b)
+	var out []candidate.Reason
+	for _, kind := range kinds {
+		for _, b := range c.Blocked(kind) {
+			if !slices.Contains(out, b) {
+				out = append(out, b)
+			}
 		}
 	}
 	if it != nil {

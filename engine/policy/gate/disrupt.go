@@ -158,6 +158,9 @@ func (a *approver) disrupt(ctx context.Context, m *consolidate.Move) (consolidat
 		return consolidate.Verdict{Deny: []candidate.Reason{{Code: consolidate.NotReached, Message: "disrupt policies have used up the time that they have in one round"}}}, nil, nil
 	}
 	p := fact.Proposal{Reason: string(m.Reason), Nodes: m.Nodes, Plan: m.Plan, Costs: a.out.Costs}
+	if m.Reason == karpv1.DisruptionReasonUnhealthy {
+		p.Reason = policy.Repair
+	}
 	if at, ok := a.expire(m); ok {
 		p.Reason, p.Deadline = policy.Expired, at
 	}

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -209,6 +211,26 @@ func (k *Kit) GiveUpUnder(ctx context.Context, c *karpv1.NodeClaim, reason, poli
 	})
 	ctrl.LoggerFrom(ctx).Info("deleted NodeClaim", "nodeclaim", c.Name, "reason", reason, "providerID", c.Status.ProviderID, "pods", pods)
 	return true, nil
+}
+
+// CountBroken counts a claim that goes because a condition of its Node says that it is broken.
+func (k *Kit) CountBroken(c *karpv1.NodeClaim, condition string) {
+	k.Count(func(m *observe.Metrics) {
+		m.NodeClaimsUnhealthyDisrupted.WithLabelValues(Snake(condition), c.Labels[karpv1.NodePoolLabelKey],
+			c.Labels[karpv1.CapacityTypeLabelKey], c.Status.ImageID, k.TerminationMode(c)).Inc()
+	})
+}
+
+// Snake is a CamelCase word in snake case, as labels of metrics are.
+func Snake(word string) string {
+	var b strings.Builder
+	for i, r := range word {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
 }
 
 // TerminationMode is how a claim's drain is bounded, as a metric label.
