@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
 )
 
@@ -20,6 +21,7 @@ for nodes that nobody manages are never disrupted:
 func consolidateCommand() *cobra.Command {
 	var f simulateFlags
 	var o simulate.ConsolidateOptions
+	var minSaving int
 	cmd := &cobra.Command{
 		Use:     "consolidate FILES...",
 		Short:   "Say what a round of disruption would do to a cluster, and why not more",
@@ -27,6 +29,10 @@ func consolidateCommand() *cobra.Command {
 		Example: `  dovetail simulate consolidate cluster.yaml --target --wide`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkMinSaving(minSaving); err != nil {
+				return fmt.Errorf("simulate consolidate: --min-saving: %w", err)
+			}
+			o.MinSaving = leastSaving(minSaving)
 			opts, err := f.options(cmd.InOrStdin())
 			if err != nil {
 				return err
@@ -65,7 +71,7 @@ func consolidateCommand() *cobra.Command {
 	flags.StringVar(&f.policyDir, "policy-dir", "", "ask the policies in this folder")
 	flags.StringVar(&f.facts, "facts", "", "file of what policies are told beside the objects")
 	flags.StringVar(&f.decisionLog, "decision-log", "", "write the decisions of policies with their inputs to this file")
-	flags.IntVar(&o.MinSaving, "min-saving", 0, "what a replacement must save, in permille of what it replaces (default: 60)")
+	flags.IntVar(&minSaving, "min-saving", consolidate.DefaultMinSaving, minSavingUsage)
 	flags.IntVar(&o.SpotTypes, "spot-types", 0, "instance types that a spot node must be able to be of if it replaces a spot node; negative never does (default: 15)")
 	flags.BoolVar(&o.IgnoreBudgets, "ignore-budgets", false, "let all nodes go at once")
 	flags.BoolVar(&o.Target, "target", false, "also find the cheapest cluster for the same pods, and a bound")

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/consolidate"
 	"github.com/dovetail-sh/dovetail/engine/simulate"
 	"github.com/dovetail-sh/dovetail/engine/simulate/load"
 	"github.com/dovetail-sh/dovetail/engine/simulate/page"
@@ -34,6 +35,7 @@ type replayFlags struct {
 	html          string
 	register      time.Duration
 	initialize    time.Duration
+	minSaving     int
 }
 
 const replayHelp = `
@@ -53,6 +55,7 @@ func (r *replayFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&r.until, "until", 0, "how long a replay lasts (default: 15m beyond the last event)")
 	flags.StringVar(&r.consolidation, "consolidation", "", "consolidation policy of all NodePools in a replay: off, WhenEmpty, WhenEmptyOrUnderutilized or Balanced (default: their own)")
 	flags.DurationVar(&r.after, "consolidate-after", 0, "consolidateAfter of all NodePools in a replay (default: their own)")
+	flags.IntVar(&r.minSaving, "min-saving", consolidate.DefaultMinSaving, minSavingUsage+", in a replay")
 	flags.StringArrayVar(&r.compare, "compare", nil, "replay once more with another setting: a --consolidation, after=DURATION, policies=FOLDER or no-policies, or several with commas (repeatable)")
 	flags.StringVar(&r.html, "html", "", "write a report with charts to this file, which works offline")
 	flags.DurationVar(&r.register, "register-after", 0, "how long a node takes to register in a replay (default: 60s, or what its SimNodeClass says)")
@@ -66,6 +69,9 @@ func (r *replayFlags) wanted() bool {
 
 // runReplay plays the input in virtual time.
 func (f *simulateFlags) runReplay(cmd *cobra.Command, args []string) error {
+	if err := checkMinSaving(f.minSaving); err != nil {
+		return fmt.Errorf("simulate: --min-saving: %w", err)
+	}
 	opts, err := f.options(cmd.InOrStdin())
 	if err != nil {
 		return err
@@ -146,7 +152,8 @@ func (f *simulateFlags) replayInput(cmd *cobra.Command, args []string, opts simu
 		return nil, fmt.Errorf("simulate: no object in the input can be used%s", listProblems(in.Cluster.Problems))
 	}
 	in.World = world.Options{
-		Catalog: opts.Catalog, DefaultSpread: opts.DefaultSpread, Solve: opts.Solve, Register: f.register, Initialize: f.initialize,
+		Consolidate: consolidate.Options{MinSaving: leastSaving(f.minSaving)},
+		Catalog:     opts.Catalog, DefaultSpread: opts.DefaultSpread, Solve: opts.Solve, Register: f.register, Initialize: f.initialize,
 	}
 	if f.now != "" {
 		in.World.Start = opts.Now

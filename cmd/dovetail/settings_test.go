@@ -51,3 +51,44 @@ func TestSettings_webhook(t *testing.T) {
 		})
 	}
 }
+
+func TestSettings_minSaving(t *testing.T) {
+	tests := map[string]struct {
+		arg, env string
+		// want is what disruption is told: negative is any saving.
+		want    int
+		wantErr string
+	}{
+		"by default":      {want: 60},
+		"a flag":          {arg: "100", want: 100},
+		"the environment": {env: "30", want: 30},
+		"the flag counts": {arg: "100", env: "30", want: 100},
+		"any saving":      {arg: "0", want: -1},
+		"more than all":   {arg: "1000", wantErr: "--min-saving: 1000: must be from 0 to 999 permille"},
+		"a negative one":  {arg: "-1", wantErr: "--min-saving: -1: must be from 0 to 999 permille"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var s settings
+			f := pflag.NewFlagSet("test", pflag.ContinueOnError)
+			s.add(f)
+			var args []string
+			if tt.arg != "" {
+				args = []string{"--min-saving=" + tt.arg}
+			}
+			if err := f.Parse(args); err != nil {
+				t.Fatal(err)
+			}
+			if err := fromEnvironment(f, func(name string) (string, bool) { return tt.env, name == "MIN_SAVING" && tt.env != "" }); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.complete()
+			switch {
+			case tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)):
+				t.Errorf("error %v, want %q", err, tt.wantErr)
+			case tt.wantErr == "" && (err != nil || leastSaving(s.minSaving) != tt.want):
+				t.Errorf("saving %d, error %v, want %d", leastSaving(s.minSaving), err, tt.want)
+			}
+		})
+	}
+}

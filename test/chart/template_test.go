@@ -100,7 +100,7 @@ func TestTemplate(t *testing.T) {
 			there("ClusterRole", "r-dovetail"), there("ClusterRole", "r-dovetail-sim"), there("Role", "r-dovetail"), there("ValidatingWebhookConfiguration", "r-dovetail"),
 			absent("ServiceMonitor"), absent("PrometheusRule"), absent("NetworkPolicy"), absent("ConfigMap"),
 			env("FEATURE_GATES", "CapacityBuffer=false,NodeOverlay=false,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=true,SpotToSpotConsolidation=false,StaticCapacity=false,TerminateFirstDrift=false,TerminateFirstRepair=false"),
-			env("LEADER_ELECTION_NAME", "karpenter-leader-election"), env("LEADER_ELECTION_NAMESPACE", "ns"), env("WEBHOOK_PORT", "8443"),
+			env("LEADER_ELECTION_NAME", "karpenter-leader-election"), env("LEADER_ELECTION_NAMESPACE", "ns"), env("WEBHOOK_PORT", "8443"), env("MIN_SAVING", "60"),
 			defaultPolicies, there("CustomResourceDefinition", "nodepools.karpenter.sh"), keeps,
 			func(t *testing.T, objects []*unstructured.Unstructured) {
 				if got := as[appsv1.Deployment](t, find(objects, "Deployment", "r-dovetail")).Spec.Replicas; *got != 2 {
@@ -113,7 +113,7 @@ func TestTemplate(t *testing.T) {
 		"no webhook":  {values: "{webhook: {enabled: false}}", checks: []check{absent("ValidatingWebhookConfiguration"), absent("Secret"), env("WEBHOOK_PORT", "0")}},
 		"ports":       {values: "{controller: {metrics: {port: 9090}, healthProbe: {port: 9091}}, webhook: {port: 9443}}", checks: []check{env("METRICS_PORT", "9090"), env("HEALTH_PROBE_PORT", "9091"), env("WEBHOOK_PORT", "9443")}},
 		"gates":       {values: "{settings: {featureGates: {nodeOverlay: true, reservedCapacity: false}}}", checks: []check{env("FEATURE_GATES", "CapacityBuffer=false,NodeOverlay=true,NodeRepair=false,PodDeletionCostManagement=false,ReservedCapacity=false,SpotToSpotConsolidation=false,StaticCapacity=false,TerminateFirstDrift=false,TerminateFirstRepair=false"), may("r-dovetail", "karpenter.sh", "nodeoverlays", "list", true)}},
-		"settings":    {values: "{settings: {batchMaxDuration: 3s, clusterName: prod, nominate: false}, decisionLog: '-', logLevel: debug}", checks: []check{env("BATCH_MAX_DURATION", "3s"), env("CLUSTER_NAME", "prod"), env("DECISION_LOG", "-"), env("LOG_LEVEL", "debug"), env("NOMINATE", "false"), may("r-dovetail", "", "pods/status", "patch", false)}},
+		"settings":    {values: "{settings: {batchMaxDuration: 3s, clusterName: prod, nominate: false, minSaving: 100, legacyNodeRepair: true}, decisionLog: '-', logLevel: debug}", checks: []check{env("MIN_SAVING", "100"), env("LEGACY_NODE_REPAIR", "true"), env("BATCH_MAX_DURATION", "3s"), env("CLUSTER_NAME", "prod"), env("DECISION_LOG", "-"), env("LOG_LEVEL", "debug"), env("NOMINATE", "false"), may("r-dovetail", "", "pods/status", "patch", false)}},
 		"other Lease": {values: "{leaderElection: {name: lock, namespace: kube-system}}", checks: []check{env("LEADER_ELECTION_NAME", "lock"), env("LEADER_ELECTION_NAMESPACE", "kube-system"), role("kube-system", "leases", "lock"), role("ns", "configmaps", "")}},
 		"scheduler":   {values: "{settings: {schedulerConfig: {podTopologySpread: {defaultConstraints: []}}}}", checks: []check{there("ConfigMap", "r-dovetail-scheduler"), env("SCHEDULER_CONFIG", "/etc/dovetail/scheduler.yaml")}},
 		"memory":      {values: "{controller: {resources: {limits: null}}}", checks: []check{func(t *testing.T, objects []*unstructured.Unstructured) { absentVariable(t, objects, "MEMORY_LIMIT") }}},
@@ -399,6 +399,7 @@ func TestTemplate_Refuses(t *testing.T) {
 		"a duration without a unit":     {"{settings: {batchIdleDuration: '1'}}", "/settings/batchIdleDuration"},
 		"an unknown gate":               {"{settings: {featureGates: {nodeRepairs: true}}}", "nodeRepairs"},
 		"a gate that is text":           {"{settings: {featureGates: {nodeRepair: 'yes'}}}", "/settings/featureGates/nodeRepair"},
+		"a saving of all":               {"{settings: {minSaving: 1000}}", "/settings/minSaving"},
 		"a cloud that there is not":     {"{cloud: azure}", "/cloud"},
 		"an unknown policy":             {"{policies: {score: {carbone: {enabled: true}}}}", "carbone"},
 		"an unknown hook":               {"{policies: {veto: {}}}", "veto"},

@@ -249,3 +249,62 @@ func TestControllers_lostWrite(t *testing.T) {
 		t.Errorf("NodeRegistrationHealthy is %+v, of NodeClass generation %d, want Unknown of 3", c, np.Status.NodeClassObservedGeneration)
 	}
 }
+
+// TestBudgets (S-54): the condition tells what is wrong with budgets, and does not keep the
+// NodePool from buying.
+func TestBudgets(t *testing.T) {
+	budget := func(nodes, schedule string) karpv1.Budget {
+		return karpv1.Budget{Nodes: nodes, Schedule: &schedule, Duration: &metav1.Duration{Duration: 24 * time.Hour}}
+	}
+	tests := map[string]struct {
+		budgets []karpv1.Budget
+		// status is empty if there is no such condition.
+		status       metav1.ConditionStatus
+		reason, text string
+	}{
+		"nothing to say": {budgets: []karpv1.Budget{{Nodes: "10%"}}},
+		"a week that wraps around": {
+			budgets: []karpv1.Budget{{Nodes: "10%"}, budget("0", "0 0 * * sat-sun")},
+			status:  "False", reason: "BudgetInvalid", text: `spec.disruption.budgets[1].schedule: "0 0 * * sat-sun"`,
+		},
+		"a day that never comes": {
+			budgets: []karpv1.Budget{{Nodes: "10%"}, budget("0", "0 0 30 2 *")},
+			status:  "True", reason: "BudgetNeverActive", text: `spec.disruption.budgets[1].schedule: "0 0 30 2 *" never comes`,
+		},
+		"never open": {
+			budgets: []karpv1.Budget{{Nodes: "0"}},
+			status:  "True", reason: "BudgetNeverOpens", text: "at no time may a node be disrupted for Empty, Underutilized, Drifted, Unhealthy",
+		},
+		"contradictions: the smallest counts": {
+			budgets: []karpv1.Budget{{Nodes: "5"}, {Nodes: "2"}},
+			status:  "True", reason: "BudgetWithoutEffect", text: `spec.disruption.budgets[0]: it has no effect, since the smallest budget counts`,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			p := pool()
+			p.Spec.Disruption.Budgets = tt.budgets
+			class := &v1alpha1.SimNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+			class.Status.Conditions = []metav1.Condition{{Type: karpv1.ConditionReady, Status: metav1.ConditionTrue}}
+			b := newBench(t, p, class)
+			got := b.run(b.reconcileStatus)
+			cond := got.Conditions().Get(karpv1.ConditionBudgetsValid)
+			switch {
+			case tt.status == "" && cond != nil:
+				t.Errorf("condition %+v, want none", cond)
+			case tt.status != "" && (cond == nil || cond.Status != tt.status || cond.Reason != tt.reason || !strings.Contains(cond.Message, tt.text)):
+				t.Errorf("condition %+v, want %s %s: %s", cond, tt.status, tt.reason, tt.text)
+			}
+			if !got.Conditions().IsTrue(karpv1.ConditionReady) {
+				t.Errorf("conditions %+v: not ready", got.Status.Conditions)
+			}
+			got.Spec.Disruption.Budgets = []karpv1.Budget{{Nodes: "10%"}}
+			if err := b.client.Update(t.Context(), got); err != nil {
+				t.Fatal(err)
+			}
+			if cond := b.run(b.reconcileStatus).Conditions().Get(karpv1.ConditionBudgetsValid); cond != nil {
+				t.Errorf("corrected, and still %+v", cond)
+			}
+		})
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
+	"github.com/dovetail-sh/dovetail/engine/core/candidate"
 	"github.com/dovetail-sh/dovetail/engine/core/resources"
 	"github.com/dovetail-sh/dovetail/engine/observe"
 	"github.com/dovetail-sh/dovetail/engine/policy"
@@ -29,7 +30,8 @@ import (
 // unwatched is how often a NodeClass is looked at whose kind is not watched.
 const unwatched = time.Minute
 
-// reconcileStatus sets ValidationSucceeded and NodeClassReady, and with them Ready.
+// reconcileStatus sets ValidationSucceeded and NodeClassReady, and with them Ready; and what is
+// to be said of budgets.
 func (c *Controllers) reconcileStatus(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	np, err := c.get(ctx, req)
 	if np == nil {
@@ -53,6 +55,7 @@ func (c *Controllers) reconcileStatus(ctx context.Context, req reconcile.Request
 		} else {
 			changed = w.SetFalse(karpv1.ConditionNodeClassReady, class.reason, class.message) || changed
 		}
+		changed = judgeBudgets(np, w, c.opts.Now()) || changed
 		// What is known of launches is of another NodePool or NodeClass. The object says so
 		// too, since an earlier write may have been lost.
 		cond := np.Conditions().Get(karpv1.ConditionNodeRegistrationHealthy)
@@ -63,6 +66,33 @@ func (c *Controllers) reconcileStatus(ctx context.Context, req reconcile.Request
 		}
 		return changed
 	}), ctrl.Result{RequeueAfter: class.again})
+}
+
+// judgeBudgets says in a condition what is wrong with the disruption budgets of a NodePool, or
+// seldom meant.
+func judgeBudgets(np *karpv1.NodePool, w karpv1.ConditionWriter, now time.Time) bool {
+	var faults, warnings []string
+	reason := ""
+	for _, f := range candidate.Review(np, now) {
+		switch f.Severity {
+		case candidate.Error:
+			faults = append(faults, f.Field+": "+f.Message)
+		case candidate.Warning:
+			warnings = append(warnings, f.Field+": "+f.Message)
+		default:
+			continue
+		}
+		if reason == "" {
+			reason = string(f.Code) // errors come first
+		}
+	}
+	switch {
+	case len(faults) > 0:
+		return w.SetFalse(karpv1.ConditionBudgetsValid, reason, strings.Join(append(faults, warnings...), "; "))
+	case len(warnings) > 0:
+		return w.SetTrueBecause(karpv1.ConditionBudgetsValid, reason, strings.Join(warnings, "; "))
+	}
+	return w.Clear(karpv1.ConditionBudgetsValid)
 }
 
 // classState is what a NodeClass means for its NodePools.

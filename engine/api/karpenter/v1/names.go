@@ -116,6 +116,10 @@ const (
 	// ConditionPolicyAdmitted says whether admit policies accept a NodePool. A denied one
 	// buys nothing; its nodes stay. Ready does not depend on it: Karpenter does not know it.
 	ConditionPolicyAdmitted = "PolicyAdmitted"
+	// ConditionBudgetsValid is False on a NodePool with a disruption budget that cannot be read,
+	// for which none of its nodes are disrupted, and True with a message on one with budgets
+	// that are seldom meant. Others do not have it; Ready does not depend on it.
+	ConditionBudgetsValid = "DisruptionBudgetsValid"
 
 	// Of NodeClaims.
 	ConditionLaunched             = "Launched"
