@@ -244,6 +244,35 @@ func TestDisrupt_budget(t *testing.T) {
 	s.gone()
 }
 
+// TestDisrupt_brokenBudget (S-54) has a NodePool that was stored with a schedule that cannot be
+// read: it disrupts nothing and says why, and goes on once that is corrected.
+func TestDisrupt_brokenBudget(t *testing.T) {
+	t.Parallel()
+	s := begin(t)
+	s.class()
+	pool := s.pool(consolidated, func(p *karpv1.NodePool) {
+		p.Spec.Disruption.Budgets = []karpv1.Budget{
+			{Nodes: "100%"},
+			{Nodes: "0", Schedule: new("0 0 * * sat-sun"), Duration: &metav1.Duration{Duration: 24 * time.Hour}},
+		}
+	})
+	d := s.app("web", 1)
+	s.run(1)
+	conditions := func() []metav1.Condition { return pool.Status.Conditions }
+	s.condition(pool, conditions, karpv1.ConditionBudgetsValid, metav1.ConditionFalse, "spec.disruption.budgets[1].schedule")
+	s.condition(pool, conditions, karpv1.ConditionReady, metav1.ConditionTrue, "")
+	s.delete(d)
+	s.told("DisruptionBlocked", "until a budget is corrected")
+	s.stays("the node is kept", 12*time.Second, func() error {
+		if claims := s.standing(); len(claims) != 1 || s.tainted(&claims[0]) {
+			return fmt.Errorf("%d nodes stand", len(claims))
+		}
+		return nil
+	})
+	update(s, pool, consolidated)
+	s.gone()
+}
+
 // TestDisrupt_restart kills the controller while a replacement boots: another one goes on with
 // the command and buys nothing more.
 func TestDisrupt_restart(t *testing.T) {
