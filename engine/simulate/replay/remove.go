@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	karpv1 "github.com/dovetail-sh/dovetail/engine/api/karpenter/v1"
 	"github.com/dovetail-sh/dovetail/engine/core/candidate"
@@ -88,10 +89,13 @@ func Remove(ctx context.Context, in Input, s Setting, node, pool string) (*Remov
 		}
 	}
 	if len(r.Nodes) == 0 {
-		if pool != "" {
-			return nil, fmt.Errorf("NodePool %s has no node", pool)
+		if pool == "" {
+			return nil, fmt.Errorf("there is no node %s: %s", node, known("nodes", w.Objects().Nodes))
 		}
-		return nil, fmt.Errorf("there is no node %s", node)
+		if pools := w.Objects().NodePools; !slices.ContainsFunc(pools, func(np *karpv1.NodePool) bool { return np.Name == pool }) {
+			return nil, fmt.Errorf("there is no NodePool %s: %s", pool, known("NodePools", pools))
+		}
+		return nil, fmt.Errorf("NodePool %s has no node", pool)
 	}
 	from := map[snapshot.PodKey]string{}
 	for _, p := range w.Objects().Pods {
@@ -130,6 +134,23 @@ func Remove(ctx context.Context, in Input, s Setting, node, pool string) (*Remov
 	}
 	r.tell(w, from, why, seen)
 	return r, nil
+}
+
+// known says what there is instead of a name that is not known.
+func known[T metav1.Object](what string, objects []T) string {
+	if len(objects) == 0 {
+		return "there are no " + what + " in the input"
+	}
+	const shown = 10
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.GetName())
+	}
+	slices.Sort(names)
+	if more := len(names) - shown; more > 0 {
+		names = append(names[:shown], fmt.Sprintf("%d more", more))
+	}
+	return "there are " + strings.Join(names, ", ")
 }
 
 // tell fills in what became of the pods.

@@ -51,8 +51,8 @@ type Event struct {
 	// After is the time since the start; At is set instead for an absolute one.
 	After time.Duration
 	At    time.Time
-	// Text is the event in words.
-	Text string
+	// Text is the event in words, and Field where in the document it is.
+	Text, Field string
 	do   func(w *world.World) error
 }
 
@@ -68,7 +68,7 @@ func (e *Event) Time(start time.Time) time.Time {
 func (e *Event) Schedule(w *world.World, start time.Time) {
 	w.At(e.Time(start), func() error {
 		if err := e.do(w); err != nil {
-			return fmt.Errorf("%s: %w", e.Text, err)
+			return fmt.Errorf("events %s: %q: %w", e.Field, e.Text, err)
 		}
 		return nil
 	})
@@ -101,6 +101,9 @@ func Read(in load.Input) ([]Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("events %s: %w", in.Name, err)
 	}
+	for i := range events {
+		events[i].Field = in.Name + ": " + events[i].Field
+	}
 	return events, nil
 }
 
@@ -114,6 +117,7 @@ func Parse(list []Written, folder string) ([]Event, error) {
 			errs = append(errs, fmt.Errorf("[%d].at: %q: %w", i, list[i].At, err))
 			continue
 		}
+		e.Field = fmt.Sprintf("[%d].at", i)
 		out = append(out, e)
 	}
 	return out, errors.Join(errs...)

@@ -69,7 +69,7 @@ func TestEvent_Schedule(t *testing.T) {
 	}
 	events[0].Schedule(w, w.Now())
 	err = w.Run(t.Context(), w.Now().Add(time.Hour))
-	if want := "at 2025-06-04T12:10:00Z: scale deploy/web to 3: there is no workload"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := `at 2025-06-04T12:10:00Z: events e.yaml: [0].at: "scale deploy/web to 3": there is no workload`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Run() error = %v, want %q", err, want)
 	}
 }
