@@ -203,7 +203,8 @@ func (w *World) again(wl *workload, p *corev1.Pod) *corev1.Pod {
 // freshName is a name for another pod like p.
 func (w *World) freshName(wl *workload, p *corev1.Pod) string {
 	base := p.Name
-	if i := strings.LastIndex(base, "-"); i > 0 {
+	// A pod that is called as what made it keeps all of its name: job-1 and job-2 are two.
+	if i := strings.LastIndex(base, "-"); i > 0 && base != wl.name {
 		base = base[:i]
 	}
 	for {
