@@ -255,30 +255,26 @@ func TestWorld_Thin(t *testing.T) {
 }
 
 // TestWorld_RemovePod checks that what follows an evicted pod goes in its place, and nothing
-// else: pods of many Jobs are evicted and end.
+// else: the first Job's pod was evicted twice when the second one's is.
 func TestWorld_RemovePod(t *testing.T) {
-	list := pods("job", 6, "1500m")
+	list := pods("job", 2, "1500m")
 	for _, p := range list {
 		p.OwnerReferences[0].Kind, p.OwnerReferences[0].Name = "Job", p.Name
 	}
-	w, err := New(snapshot.Objects{NodePools: []*karpv1.NodePool{pool()}}, Options{Catalog: sizes(t)})
+	w, err := New(snapshot.Objects{NodePools: []*karpv1.NodePool{pool()}, Pods: list[:1]}, Options{Catalog: sizes(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := func(d time.Duration, do func()) { w.At(w.Now().Add(d), func() error { do(); return nil }) }
-	for i, p := range list {
-		at(time.Duration(i)*time.Minute, func() { w.AddPod(p) })
-		at(30*time.Minute+time.Duration(i)*10*time.Minute, func() { w.RemovePod(keyOf(p)) })
+	for _, d := range []time.Duration{10, 20, 40} {
+		at(d*time.Minute, func() { w.DrainPool("p") })
 	}
-	for i := range 3 {
-		at(time.Duration(10+25*i)*time.Minute, func() { w.DrainPool("p") })
+	at(30*time.Minute, func() { w.AddPod(list[1]) })
+	at(60*time.Minute, func() { w.RemovePod(keyOf(list[1])) })
+	if err := w.Run(t.Context(), w.Now().Add(70*time.Minute)); err != nil {
+		t.Fatal(err)
 	}
-	for i := range list {
-		if err := w.Run(t.Context(), w.record.Start.Add(39*time.Minute+time.Duration(i)*10*time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		if got, want := len(w.pods), len(list)-i-1; got != want {
-			t.Errorf("%d pods are left after %d have ended, want %d", got, i+1, want)
-		}
+	if len(w.pods) != 1 || w.pods[0].OwnerReferences[0].Name != "job-1" {
+		t.Errorf("%d pods are left, want the first Job's", len(w.pods))
 	}
 }
