@@ -53,7 +53,7 @@ type Event struct {
 	At    time.Time
 	// Text is the event in words, and Field where in the document it is.
 	Text, Field string
-	do   func(w *world.World) error
+	do          func(w *world.World) error
 }
 
 // Time is when the event happens in a world that starts at start.
