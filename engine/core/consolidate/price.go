@@ -75,12 +75,13 @@ func choices(n *schedule.NewNode, most catalog.Price) map[string]int {
 
 // keepsMinValues reports whether a new node at a cost of most still has the instance types,
 // zones and capacity types to choose from that its pool asks for.
-func keepsMinValues(n *schedule.NewNode, most catalog.Price) bool {
-	if n.MinValuesRelaxed {
+func (p prices) keepsMinValues(n *schedule.NewNode, most catalog.Price) bool {
+	pool := p.pools[n.Pool]
+	if n.MinValuesRelaxed || pool == nil {
 		return true
 	}
 	var have map[string]int
-	want := n.Requirements()
+	want := pool.Requirements // no one else sets minValues
 	for key := range want {
 		least := want[key].MinValues()
 		if least <= 1 {

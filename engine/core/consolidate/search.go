@@ -684,7 +684,7 @@ func (s *search) examine(items []*item, reason karpv1.DisruptionReason, ceiling 
 			return nil, t
 		}
 		for i := range m.Plan.NewNodes {
-			if n := &m.Plan.NewNodes[i]; !keepsMinValues(n, m.Share(n)) {
+			if n := &m.Plan.NewNodes[i]; !s.prices.keepsMinValues(n, m.Share(n)) {
 				s.note(items, SavingTooSmall, "too few instance types that cost less are left for minValues", ceiling)
 				return nil, t
 			}
