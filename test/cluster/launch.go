@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -333,8 +334,36 @@ func readyPath(component Component) string {
 }
 
 // Pause stops a component's clock without ending it, as a machine that hangs would, and
-// Resume lets it go on.
-func (c *Cluster) Pause(component Component) error { return c.signal(component, syscall.SIGSTOP) }
+// Resume lets it go on. It returns once all threads stand still.
+func (c *Cluster) Pause(component Component) error {
+	if err := c.signal(component, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pid := c.Pid(component)
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if pid == 0 || stopped(pid) {
+			return nil
+		}
+	}
+	return fmt.Errorf("pause %s: process %d still runs after 5 s", component, pid)
+}
+
+// stopped reports whether all threads of a process are stopped. Where the system does not say,
+// they are taken to be.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, path := range threads {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		// The state follows the name, which is in parentheses and may hold any character.
+		if _, rest, ok := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " "); ok && !strings.HasPrefix(rest, "T") {
+			return false
+		}
+	}
+	return true
+}
 
 // Resume lets a paused component go on.
 func (c *Cluster) Resume(component Component) error { return c.signal(component, syscall.SIGCONT) }
