@@ -61,18 +61,17 @@ func (p *Planner) scatterAs(like *Planner, t *Trial, pods []int32) *Trial {
 func (p *Planner) drained(n *node) []int32 {
 	s := p.s
 	pods := slices.DeleteFunc(slices.Concat(n.existing.Pods, p.guests[n.index]), func(i int32) bool { return !s.snap.Pods[i].Moves() })
-	part := func(i int32) float64 {
-		most := 0.0
+	part := make(map[int32]float64, len(pods))
+	for _, i := range pods {
 		for r, q := range s.classes[s.snap.Pods[i].Class].req {
 			if r < len(s.dims) && s.dims[r] != corev1.ResourcePods {
 				if all := float64(n.existing.Allocatable[s.dims[r]]); all > 0 {
-					most = max(most, q/all)
+					part[i] = max(part[i], q/all)
 				}
 			}
 		}
-		return most
 	}
-	slices.SortFunc(pods, func(a, b int32) int { return cmp.Or(-cmp.Compare(part(a), part(b)), cmp.Compare(a, b)) })
+	slices.SortFunc(pods, func(a, b int32) int { return cmp.Or(-cmp.Compare(part[a], part[b]), cmp.Compare(a, b)) })
 	return pods
 }
 
